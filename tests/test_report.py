@@ -182,13 +182,13 @@ def test_torn_lines_are_mentioned(tmp_path: Path) -> None:
     with open(path / "steps.rank0.jsonl", "a") as file:
         file.write('{"seg":0,"seq":3,"st')
     told = diagnose(path)
-    assert list(told.notes) == ["1 of 4 lines were torn and skipped"]
+    assert list(told.notes) == ["1 of 4 damaged lines skipped"]
 
 
 def test_what_cannot_be_read_is_a_users_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableInput, match="there is nothing at"):
+    with pytest.raises(UnreadableInput, match="does not exist"):
         diagnose(tmp_path / "missing")
-    with pytest.raises(UnreadableInput, match="not a run headway can read"):
+    with pytest.raises(UnreadableInput, match="contains no log and no checkpoint"):
         diagnose(tmp_path)
     text = tmp_path / "notes.txt"
     text.write_text("hello")

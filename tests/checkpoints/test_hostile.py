@@ -248,7 +248,7 @@ def test_a_pickle_that_cannot_be_looked_into_is_no_silence(
     path = archive(tmp_path / "x.pt", {"x/other.pkl": evil()}, zipfile.ZIP_LZMA)
     (problem,) = open_checkpoint(path).problems
     assert problem.kind == "unreadable"
-    assert "'x/other.pkl' could not be looked into: entry" in problem.message
+    assert "'x/other.pkl' could not be examined: entry" in problem.message
     monkeypatch.setattr(zip_archive, "MAX_BYTES", 100)
     path = archive(tmp_path / "y.pt", {"y/big.pkl": pickle.dumps("x" * 100)})
     (problem,) = open_checkpoint(path).problems

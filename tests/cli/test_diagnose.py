@@ -84,7 +84,7 @@ def test_verbose_names_what_did_not_run(invoke, well):
 def test_several_paths_one_of_them_missing(invoke, sick, well, tmp_path):
     result = invoke("diagnose", sick, tmp_path / "gone", well)
     assert result.exit_code == 2
-    assert result.stderr == f"headway: there is nothing at {tmp_path / 'gone'}\n"
+    assert result.stderr == f"headway: {tmp_path / 'gone'} does not exist\n"
     assert result.stdout.splitlines()[0] == "headway: findings in 1 of 2 runs"
     assert f"{well}: no problems found" in " ".join(result.stdout.split())
 

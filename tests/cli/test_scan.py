@@ -91,7 +91,7 @@ def test_a_good_path_beside_a_bad_one(invoke, broken, tmp_path):
     result = invoke("scan", broken, tmp_path / "missing")
     assert result.exit_code == 2
     assert "HD701" in result.stdout
-    assert "there is nothing at" in result.stderr
+    assert "does not exist" in result.stderr
 
 
 def test_diagnose_draws_the_loss(invoke, broken):

@@ -29,7 +29,7 @@ def test_a_nan_between_two_saves_and_the_checkpoint_before(tmp_path: Path) -> No
     assert first(report).step == 270
     assert first(report).evidence["last_good"] == str(folder / "checkpoint-200")
     assert first(report).remedies[0].text == (
-        "Go on from checkpoint-200 (step 200, before the onset at 270; 4 tensors, all finite)."
+        "Resume from checkpoint-200 (step 200, before the onset at 270; 4 tensors, all finite)."
     )
     assert "HD701" in [item.code for item in report.causes[0].symptoms]
     assert [item["format"] for item in report.sources[:2]] == ["hf-trainer", "hf-console"]
@@ -60,7 +60,7 @@ def test_large_checkpoints_are_looked_through_from_the_onset_back(
     assert first(report).evidence["last_good"] == str(folder / "checkpoint-200")
     looked = [item["step"] for item in report.sources if "clean" in item]
     assert looked == [200, 300], "the newest, and back to the first clean one"
-    assert any("2 of 3 checkpoints were looked through" in note for note in report.notes)
+    assert any("2 of 3 checkpoints were scanned" in note for note in report.notes)
 
 
 def test_a_healthy_run(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_several_runs_in_a_folder(tmp_path: Path) -> None:
     report = diagnose(tmp_path)
     assert report.verdict == "healthy"
     assert report.sources[0]["path"] == str(tmp_path / "a" / "log.jsonl")
-    assert report.notes[0].startswith("3 runs lie here; this is the newest")
+    assert report.notes[0].startswith("3 runs found; this is the newest")
     assert any("HD101 nonfinite-loss at step 150" in note for note in report.notes)
 
 
@@ -132,7 +132,7 @@ def test_a_run_of_our_own_below(tmp_path: Path) -> None:
     assert first(diagnose(tmp_path)).code == "HD101"
     hf_run(tmp_path / "out", saves=(10, 20, 40))
     remedy = first(diagnose(tmp_path)).remedies[0].text
-    assert remedy.startswith("Go on from checkpoint-20 (step 20, before the onset at 30;")
+    assert remedy.startswith("Resume from checkpoint-20 (step 20, before the onset at 30;")
 
 
 def test_a_run_whose_bad_update_was_held_back_is_not_sent_back(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_folders_that_are_nobodys_log_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(outside)
     (tmp_path / "config.json").write_text(json.dumps({"lr": 0.1, "loss": 3}))
     (tmp_path / "train.py").write_text("loss = 1.0\nlr = 0.1\nstep = 3\n" * 50)
-    with pytest.raises(UnreadableInput, match="no log and no checkpoint is in it"):
+    with pytest.raises(UnreadableInput, match="contains no log and no checkpoint"):
         diagnose(tmp_path)
 
 
@@ -183,7 +183,7 @@ def test_checkpoints_that_count_epochs_beside_a_log_of_steps(tmp_path: Path) -> 
         path = tmp_path / f"model_epoch_{epoch}.safetensors"
         safetensors(path, weights(epoch, bad=9 if epoch == 3 else 0))
     remedy = first(diagnose(tmp_path)).remedies[0].text
-    assert remedy == "Go on from model_epoch_2.safetensors (epoch 2; 4 tensors, all finite)."
+    assert remedy == "Resume from model_epoch_2.safetensors (epoch 2; 4 tensors, all finite)."
 
 
 def test_a_divergence_leaves_no_trace_to_tell_epochs_by(tmp_path: Path) -> None:

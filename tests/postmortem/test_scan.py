@@ -51,7 +51,7 @@ def test_the_checkpoints_of_a_run_and_the_last_good_one(tmp_path: Path) -> None:
     assert first.code == "HD701"
     assert first.step == 300
     assert first.evidence["last_good"] == str(folder / "checkpoint-200")
-    assert first.remedies[0].text.startswith("Go on from checkpoint-200 (step 200, before")
+    assert first.remedies[0].text.startswith("Resume from checkpoint-200 (step 200, before")
 
 
 def test_of_a_run_of_our_own_only_states_are_scanned(tmp_path: Path) -> None:
@@ -131,13 +131,13 @@ def test_progress_is_told_in_bytes(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_scanned(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableInput, match="there is nothing at"):
+    with pytest.raises(UnreadableInput, match="does not exist"):
         scan(tmp_path / "missing")
-    with pytest.raises(UnreadableInput, match="holds no checkpoint; headway scans torch"):
+    with pytest.raises(UnreadableInput, match=r"contains no checkpoint\. Supported formats: torch"):
         scan(tmp_path)
     text = tmp_path / "notes.txt"
     text.write_text("hello")
-    with pytest.raises(UnreadableInput, match="is not a checkpoint; headway scans torch"):
+    with pytest.raises(UnreadableInput, match=r"is not a checkpoint\. Supported formats: torch"):
         scan(text)
     text.write_text("")
     with pytest.raises(UnreadableInput, match="is empty"):

@@ -22,8 +22,6 @@ from headway.checkpoints.formats.torch_legacy import MAGIC
 from headway.checkpoints.tensor_bytes import Lost
 from headway.errors import UnreadableInput
 
-# What a path is, by its content, and everything that can be read of it.
-
 SUPPORTED = (
     "torch.save files (.pt, .pth, .bin, .ckpt), TorchScript, safetensors, Hugging Face checkpoint "
     "folders, distributed checkpoints (DCP), DeepSpeed folders, .npz"
@@ -32,7 +30,7 @@ _SCANNED_PICKLE = 1 << 20
 
 
 def recognise(path: Path) -> str | None:
-    """The format of a file or folder; None: not a checkpoint."""
+    """The format of a file or folder; None if it is not a checkpoint."""
     path = Path(path)
     try:
         if path.is_dir():
@@ -97,11 +95,11 @@ def _lightning(start: bytes, otherwise: str) -> str:
     return "lightning" if b"pytorch-lightning_version" in start else otherwise
 
 
-NO_SENSE = (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError)
+INVALID = (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError)
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Everything that can be read of a checkpoint, and what is wrong with it."""
+    """Opens a checkpoint: its tensors, facts and problems. Raises UnreadableInput."""
     path = Path(path)
     if not path.exists():
         raise UnreadableInput(f"{path} does not exist")
@@ -111,12 +109,12 @@ def open_checkpoint(path: Path) -> Checkpoint:
         raise UnreadableInput(f"cannot read {path}: {error.strerror or error}") from error
     except RecursionError as error:
         raise UnreadableInput(f"{path} is nested too deeply") from error
-    except NO_SENSE as error:
-        # A file may hold anything where a list or a number is expected. Each reader looks; where
-        # one has not looked closely enough, a person still gets an answer.
+    except INVALID as error:
+        # A file may contain anything where a list or a number is expected. The readers check it; if
+        # one misses something, the user still gets a message.
         if os.environ.get("HEADWAY_STRICT") == "1":
             raise
-        raise UnreadableInput(f"{path} makes no sense as a checkpoint: {error}") from error
+        raise UnreadableInput(f"{path} is not a valid checkpoint: {error}") from error
 
 
 def _open(path: Path) -> Checkpoint:
@@ -136,17 +134,17 @@ def _open(path: Path) -> Checkpoint:
         return npz.checkpoint(path)
     if kind is None:
         what = "a folder without a checkpoint" if path.is_dir() else _what(path)
-        raise UnreadableInput(f"{path} is {what}; supported: {SUPPORTED}")
+        raise UnreadableInput(f"{path} is {what}; supported formats: {SUPPORTED}")
     with open(path, "rb") as file:
         try:
             opened = torch_file.read(path, file)
         except Lost as error:
-            raise UnreadableInput(f"{path}: {error}; supported: {SUPPORTED}") from error
+            raise UnreadableInput(f"{path}: {error}; supported formats: {SUPPORTED}") from error
     return torch_file.checkpoint(path, opened)
 
 
 def with_permission(path: Path) -> None:
-    """Say that a file may not be read, rather than that it is unknown."""
+    """Raises an OSError if a file may not be read: it would otherwise count as unknown."""
     if path.is_dir():
         next(path.iterdir(), None)
     else:
@@ -157,15 +155,15 @@ def with_permission(path: Path) -> None:
 def _what(path: Path) -> str:
     if path.stat().st_size == 0:
         return "empty (0 bytes)"
-    return describe_file(path) or "no checkpoint headway knows"
+    return describe_file(path) or "not a known checkpoint format"
 
 
-# The checkpoints of a run, in the order of their steps.
+# Finding the checkpoints of a run.
 
 MAX_DEPTH = 8
 MAX_ENTRIES = 200_000
-OPENED = 500
-"""More than this many are ordered by their names alone."""
+MAX_OPENED = 500
+"""More checkpoints than this are ordered by their names alone."""
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "wandb", "mlruns"})
 _NO_FILES = frozenset(
     [
@@ -207,7 +205,7 @@ _NO_FILES = frozenset(
         ".tar",
         ".mp4",
         ".pdf",
-        # What a save is called until it is complete.
+        # Names of incomplete saves.
         ".tmp",
         ".temp",
         ".part",
@@ -218,13 +216,13 @@ _NO_FILES = frozenset(
 _BESIDE = frozenset({"scheduler.pt", "training_args.bin", "rng_state.pth", "scaler.pt"})
 _SHARD_INDEX = ".index.json"
 _INCIDENT = "incident.json"
-"""In the folder of a captured step: a batch and what it met, no state to go on from."""
+"""In the folder of a captured step, which has no state to resume from."""
 _OF_A_RANK = re.compile(r"rank\d+")
-"""In a snapshot of a run of ours: random numbers and the place in the data, beside the state."""
+"""RNG state and data position in a headway snapshot."""
 
 
 def find_checkpoints(folder: Path) -> list[Path]:
-    """Those in a folder and below; a folder that is one checkpoint is not entered for its parts."""
+    """The checkpoints in a folder and below; a folder that is a checkpoint is not searched."""
     folder = Path(folder)
     if not folder.is_dir():
         return [folder] if recognise(folder) is not None else []
@@ -239,7 +237,7 @@ def _search(folder: Path, found: list[Path], seen: set[str], depth: int, count: 
         return
     seen.add(real)
     try:
-        # Links last: `last.ckpt` is a second name of a file that has its own.
+        # Links last: `last.ckpt` is a second name of a file.
         inside = sorted(os.scandir(folder), key=lambda entry: (entry.is_symlink(), entry.name))
     except OSError:
         return
@@ -253,7 +251,7 @@ def _search(folder: Path, found: list[Path], seen: set[str], depth: int, count: 
         found += deepspeed.tags_of(folder)
         named = deepspeed.folder_of(folder)
         if named is None or not named.is_dir():
-            found.append(folder)  # what is missing is said of the folder that names it
+            found.append(folder)  # the problem is reported for the folder that names it
         return
     if kind is not None:
         found.append(folder)
@@ -263,7 +261,7 @@ def _search(folder: Path, found: list[Path], seen: set[str], depth: int, count: 
         except OSError:
             continue
         if is_folder:
-            # A trainer keeps its last model in the folder of its checkpoints.
+            # Trainers write the last model into the folder that has the checkpoints.
             own = kind is not None and not entry.name.startswith(("checkpoint", "epoch", "step"))
             if not own and entry.name not in _SKIPPED and not entry.name.startswith("."):
                 _search(Path(entry.path), found, seen, depth + 1, count)
@@ -288,18 +286,18 @@ def _file(path: Path, found: list[Path], seen: set[str]) -> None:
 
 
 def _ordered(found: list[Path]) -> list[Path]:
-    look = len(found) <= OPENED
+    open_all = len(found) <= MAX_OPENED
 
     def key(path: Path) -> tuple[int, int, float, str]:
         step = checkpoint_info.step_from_name(path)
-        if look:
+        if open_all:
             with contextlib.suppress(UnreadableInput):
                 step = open_checkpoint(path).step
         try:
             changed = path.stat().st_mtime
         except OSError:
             changed = 0.0
-        # Without a step: after those that have one, a `last` or `final` has none.
+        # Without a step after those with one: `last` and `final` have none.
         return (step is None, step or 0, changed if step is None else 0.0, str(path))
 
     return sorted(found, key=key)

@@ -11,9 +11,7 @@ from typing import Any, Literal
 
 # What a checkpoint contains: named byte ranges, facts, problems, and the step it was saved at.
 
-# What a checkpoint is to a reader: named byte ranges, plain facts, and what is wrong with it.
-
-# Nothing here holds a value of a tensor. A range is measured later, a chunk at a time.
+# No value of a tensor is stored here: ranges are measured later, in chunks.
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +25,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Inflate:
-    """The span is deflated; the tensor lies so far into what comes out."""
+    """The span is compressed; the tensor is this range of the decompressed bytes."""
 
     skip: int
     length: int
@@ -44,15 +42,15 @@ class SavedTensor:
     shape: tuple[int, ...]
     span: Span
     stride: tuple[int, ...] | None = None
-    """In elements; None: contiguous."""
+    """In elements; None if contiguous."""
     byteorder: Literal["little", "big"] = "little"
     inflate: Inflate | None = None
     parts: tuple[TensorPart, ...] = ()
-    """The pieces of a tensor that was saved by several ranks; `span` is the first one's."""
+    """The parts of a tensor that several ranks saved; `span` is that of the first one."""
 
     @property
     def numel(self) -> int:
-        """How many elements it has."""
+        """The number of elements."""
         count = 1
         for size in self.shape:
             count *= size
@@ -60,7 +58,7 @@ class SavedTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes to be read for it."""
+        """Bytes to read."""
         if self.parts:
             return sum(part.tensor.nbytes for part in self.parts)
         return self.inflate.length if self.inflate is not None else self.span.length
@@ -68,7 +66,7 @@ class SavedTensor:
 
 @dataclass(frozen=True, slots=True)
 class TensorPart:
-    """A piece of a tensor, and its first index in the whole."""
+    """A part of a tensor, and its first index in the whole."""
 
     at: tuple[int, ...]
     tensor: SavedTensor
@@ -76,7 +74,7 @@ class TensorPart:
 
 @dataclass
 class Problem:
-    """What is wrong with a file; becomes a finding."""
+    """A problem of a file; becomes a finding."""
 
     kind: Literal["unreadable", "unsafe"]
     message: str
@@ -86,10 +84,10 @@ class Problem:
 
 @dataclass
 class Checkpoint:
-    """A checkpoint that was looked through, whole or not."""
+    """An opened checkpoint, complete or not."""
 
     path: Path
-    """What a person would hand to torch.load or from_pretrained."""
+    """The path to pass to torch.load or from_pretrained."""
     format: str
     step: int | None = None
     tensors: list[SavedTensor] = field(default_factory=list)
@@ -97,7 +95,7 @@ class Checkpoint:
     problems: list[Problem] = field(default_factory=list)
 
 
-# The step a checkpoint was made at, from what it says or from its name.
+# The step of a checkpoint, from its content or its name.
 
 STEP_KEYS = (
     "global_step",
@@ -135,12 +133,12 @@ _NAMED = (
     re.compile(r"^(\d{1,15})(?:$|\.)"),
 )
 _SNAPSHOT = re.compile(r"\d+-step(\d{1,15})")
-"""The folder of a guarded run's snapshot."""
+"""Folder of a snapshot of a guarded run."""
 _EPOCH = re.compile(r"(?:^|[^a-z])ep(?:och)?s?[=_\-.]?(\d{1,9})", re.IGNORECASE)
 
 
 def step_from_name(path: Path) -> int | None:
-    """The step a name speaks of; an epoch where it speaks of nothing else."""
+    """The step in a file name, or else the epoch."""
     for pattern in (*_NAMED, _EPOCH):
         found = pattern.search(path.name)
         if found is not None:
@@ -149,21 +147,21 @@ def step_from_name(path: Path) -> int | None:
 
 
 def step_from_snapshot(path: Path) -> int | None:
-    """The run's own step, where a file lies in a snapshot of a guarded run.
+    """The step of the run, if the file is in a snapshot of a guarded run.
 
-    Its moments count the updates that were applied, without those held back and rolled back.
+    The optimizer in it counts only applied updates, without skipped and rolled back ones.
     """
     found = _SNAPSHOT.fullmatch(path.parent.name)
     return int(found.group(1)) if found is not None else None
 
 
 def step_from_content(value: Any) -> int | None:
-    """The step a dict tells."""
+    """The step in a dict."""
     return _first(value, STEP_KEYS)
 
 
 def epoch_from_content(value: Any) -> int | None:
-    """The epoch a dict tells."""
+    """The epoch in a dict."""
     return _first(value, EPOCH_KEYS)
 
 
@@ -171,17 +169,17 @@ def _first(value: Any, keys: tuple[str, ...]) -> int | None:
     if not isinstance(value, dict):
         return None
     for key in keys:
-        said = value.get(key)
-        if isinstance(said, float) and said.is_integer():
-            said = int(said)
-        if isinstance(said, int) and not isinstance(said, bool) and 0 <= said < MAX_STEP:
-            return said
+        found = value.get(key)
+        if isinstance(found, float) and found.is_integer():
+            found = int(found)
+        if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < MAX_STEP:
+            return found
     for nest in ("meta", "info", "trainer_state", "train_state", "state", "progress"):
         inside = value.get(nest)
         if isinstance(inside, dict) and inside is not value:
-            found = _first({key: inside[key] for key in keys if key in inside}, keys)
-            if found is not None:
-                return found
+            step = _first({key: inside[key] for key in keys if key in inside}, keys)
+            if step is not None:
+                return step
     return None
 
 
@@ -205,11 +203,11 @@ _OTHERS = {
     b"GGUF": "a GGUF file",
     b"\x93NUMPY": "a single numpy array",
     b"PAR1": "a parquet file",
-    b"SQLite format 3\0": "a database of SQLite",
+    b"SQLite format 3\0": "an SQLite database",
     b"\x89PNG": "an image",
     b"\xff\xd8\xff": "an image",
     b"%PDF": "a PDF document",
-    b"PK\x03\x04": "a zip archive that neither torch.save nor numpy has written",
+    b"PK\x03\x04": "a zip archive that was not written by torch.save or numpy",
     b"PK\x05\x06": "an empty zip archive",
 }
 _SURE = (".safetensors", ".ckpt")
@@ -218,7 +216,7 @@ _HEAD = 512
 
 
 def is_unwritten_checkpoint(path: Path) -> bool:
-    """Whether a file that is no checkpoint stands where one should: named so, and never written.
+    """Whether a file has the name of a checkpoint but was never written.
 
     A full disk leaves an empty file, a crash of the machine one of zeros.
     """
@@ -231,7 +229,7 @@ def is_unwritten_checkpoint(path: Path) -> bool:
 
 
 def describe_file(path: Path) -> str | None:
-    """`an HTML page, …`; None where nothing better can be said than that it is unknown."""
+    """`an HTML page, …`; None if it is unknown."""
     try:
         with open(path, "rb") as file:
             return describe_head(file.read(_HEAD))
@@ -240,28 +238,28 @@ def describe_file(path: Path) -> str | None:
 
 
 def describe_head(head: bytes) -> str | None:
-    """The same from the first bytes."""
+    """The same, from the first bytes."""
     if head.startswith(_POINTER):
         size = _SIZE.search(head)
         of = f" of a file of {int(size[1])} bytes" if size else ""
         return f"a git-LFS pointer{of}, not the file itself; `git lfs pull` fetches it"
     if head and not head.strip(b"\0"):
-        return "nothing but zeros at its beginning: it was never written to its end"
+        return "a file of zeros: it was never completely written"
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if start.startswith((b"<!doctype html", b"<html", b"<head")):
-        return "an HTML page: the download answered with a page instead of the file"
+        return "an HTML page: the download returned a page instead of the file"
     if start.startswith(b"<?xml"):
-        return "an XML document: the download answered with a message instead of the file"
+        return "an XML document: the download returned a message instead of the file"
     for magic, name in _PACKED.items():
         if head.startswith(magic):
-            return f"packed with {name}; unpack it first"
+            return f"compressed with {name}; decompress it first"
     if head[257:262] == b"ustar":
         return "a tar archive; unpack it first"
     for magic, name in _OTHERS.items():
         if head.startswith(magic):
             return name
     if start.startswith((b"{", b"[")) and _is_text(head):
-        return "JSON, which holds no tensors"
+        return "JSON, which contains no tensors"
     return None
 
 
@@ -269,7 +267,7 @@ def _is_text(head: bytes) -> bool:
     try:
         text = head.decode("utf-8")
     except UnicodeDecodeError as error:
-        if error.start < len(head) - 4:  # more than a character cut at the end
+        if error.start < len(head) - 4:  # not only a character cut off at the end
             return False
         text = head[: error.start].decode("utf-8")
     return bool(text) and all(char.isprintable() or char in "\t\r\n\f\x1b" for char in text)

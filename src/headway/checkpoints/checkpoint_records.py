@@ -29,15 +29,12 @@ Progress = Callable[[int, int], None]
 def records(
     checkpoints: Iterable[Path | Checkpoint], *, progress: Progress | None = None
 ) -> Iterator[Record]:
-    """The stream: of each checkpoint what it is, what is wrong with it, and its tensors.
-
-    One that was opened before may be given as it is.
-    """
+    """The records of each checkpoint: what it is, its problems, and its tensors."""
     given = [item if isinstance(item, Checkpoint) else Path(item) for item in checkpoints]
     paths = [item.path if isinstance(item, Checkpoint) else item for item in given]
     facts = {"checkpoints": [str(path) for path in paths]}
     yield Header(source=SOURCE, facts=facts)
-    # Opening is cheap and measuring is not: with all of them open, progress knows its end.
+    # Opening is cheap: with all of them open, the total for the progress is known.
     if progress is not None:
         given = [_opened(item) for item in given]
     total = sum(_size(item) for item in given if isinstance(item, Checkpoint))
@@ -54,7 +51,7 @@ def records(
             seq += 1
             yield _event(problem, found, seq, step)
         measured = measure_all(floating, digest=wanted)
-        looked = set()
+        measured_roles = set()
         for tensor in floating:
             try:
                 numbers = next(measured)
@@ -63,14 +60,14 @@ def records(
                 problem = Problem("unreadable", str(error), tensor.span.file, {})
                 yield _event(problem, found, seq, step)
                 break
-            looked.add(tensor.role)
+            measured_roles.add(tensor.role)
             seq += 1
             yield _tensor(tensor, numbers, found, seq, step)
             done += tensor.nbytes
             if progress is not None:
                 progress(min(done, total), total)
         seq += 1
-        roles = [role for role in ROLES if role in looked]
+        roles = [role for role in ROLES if role in measured_roles]
         data = {"roles": roles, "path": str(found.path)}
         yield EventRecord(0, seq, step, SCANNED, data)
 
@@ -79,7 +76,7 @@ def _opened(item: Path | Checkpoint) -> Path | Checkpoint:
     try:
         return item if isinstance(item, Checkpoint) else open_checkpoint(item)
     except UnreadableInput:
-        return item  # told when its turn comes
+        return item  # reported when it is its turn
 
 
 def _size(found: Checkpoint) -> int:
@@ -87,7 +84,7 @@ def _size(found: Checkpoint) -> int:
 
 
 def _may_be_tied(tensor: SavedTensor) -> bool:
-    """What a single checkpoint's own tensors are compared for: an embedding and a head."""
+    """Whether a tensor is compared with others of the same checkpoint: an embedding or a head."""
     return is_embedding(tensor.name) or bool(_HEAD.search(tensor.name))
 
 

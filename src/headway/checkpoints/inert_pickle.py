@@ -1,11 +1,11 @@
 """A pickle machine that executes nothing.
 
-It goes through the opcodes itself. A class or function that the stream asks for is never looked
-up: it stays a name (`Global`). Calling a name gives a `Stub`, or, for the few well-known ways to
-write a tensor, an array or a plain container, a description of it (`rebuild.py`). So every name
-that loading would really touch is seen, however it was spelled, and none is touched.
+It interprets the opcodes itself. A class or function that the stream requests is never looked up:
+it stays a name (`Global`). A call gives a `Stub` or, for the few known ways to write a tensor, an
+array or a plain container, a description of it (`pickle_rebuild.py`). So every name that loading
+would use is recorded, however it is spelled, and none is imported.
 
-What a stream may cost is bounded: operations, containers, length of a line and of a number.
+The cost of a stream is bounded: operations, containers, and the length of lines and numbers.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Machine(PickleBytes):
         self.called: list[tuple[str, tuple[Any, ...]]] = []
         self.calls: dict[Global, tuple[Any, ...]] = {}
         self.nesting = 0
-        """How many pickles inside pickles we are in."""
+        """Depth of pickles inside pickles."""
         self._stack: list[Any] = []
         self._marks: list[list[Any]] = []
         self._memo: dict[int, Any] = {}
@@ -66,18 +66,18 @@ class Machine(PickleBytes):
         self._rebuilds: dict[tuple[str, str], Rebuild] = {}
 
     def load(self) -> Loaded:
-        """Go through the stream to its end, or to where it breaks."""
+        """Interprets the stream to its end, or to where it is damaged."""
         try:
             value = self._run()
         except (Damaged, RecursionError, MemoryError) as error:
             return self._loaded(self._rest(), str(error) or type(error).__name__)
         except (IndexError, KeyError, TypeError, ValueError, struct.error, OverflowError) as error:
-            what = f"it makes no sense at byte {self.position} ({type(error).__name__})"
+            what = f"it is invalid at byte {self.position} ({type(error).__name__})"
             return self._loaded(self._rest(), what)
         return self._loaded(value, None)
 
     def _rest(self) -> Any:
-        """What had been built when the stream broke: the outermost containers."""
+        """The outermost container that was built before the damage."""
         for level in [*self._marks, self._stack]:
             for value in level:
                 if isinstance(value, (dict, list, Stub)):
@@ -85,7 +85,7 @@ class Machine(PickleBytes):
         return None
 
     def _patched(self, root: Any) -> Any:
-        """A dict that was being filled by one SETITEMS, with what had been read for it."""
+        """Adds the items that were read for a container but not added to it yet."""
         # The pairs after the last mark belong to the container just below that mark.
         levels = [*self._marks, self._stack]
         for below, above in itertools.pairwise(levels):
@@ -119,7 +119,7 @@ class Machine(PickleBytes):
                 return self._stack.pop()
             operation = table[code]
             if operation is None:
-                raise Damaged(f"no operation has the code {code:#04x} at byte {self.position - 1}")
+                raise Damaged(f"unknown opcode {code:#04x} at byte {self.position - 1}")
             operation(self)
 
     def _push_container(self, value: Any) -> None:
@@ -134,14 +134,14 @@ class Machine(PickleBytes):
         return items
 
     def ask(self, module: str, name: str) -> Global:
-        """The stream asks for a name."""
+        """Records that the stream requests a name."""
         wanted = Global(_mapped(module), name)
         if len(self.requested) < 100_000:
             self.requested.setdefault(wanted)
         return wanted
 
     def call(self, function: Any, args: Any) -> Any:
-        """What a call would give, without calling."""
+        """A description of the result of a call, without calling."""
         arguments = tuple(args) if isinstance(args, (tuple, list)) else (args,)
         if not isinstance(function, Global):
             what = f"{function.module}.{function.name}" if isinstance(function, Stub) else "a value"
@@ -156,7 +156,7 @@ class Machine(PickleBytes):
                 return rebuild(self, arguments)
             except (Damaged, RecursionError):
                 raise
-            except Exception:  # an odd call of a well-known name: a stub like any other
+            except Exception:  # an unusual call of a known name becomes a stub
                 return Stub(function.module, function.name, arguments)
         return Stub(function.module, function.name, arguments)
 
@@ -186,7 +186,7 @@ class Machine(PickleBytes):
     def _stack_global(self) -> None:
         name, module = self._stack.pop(), self._stack.pop()
         if not isinstance(name, str) or not isinstance(module, str):
-            # The name was computed: whatever it is, it was meant to be hidden.
+            # A computed name: no framework writes one, so it is meant to be hidden.
             self.called.append(("a computed name", (module, name)))
             self._stack.append(Stub("", "computed name"))
             return
@@ -224,7 +224,7 @@ class Machine(PickleBytes):
         name = self._line().decode("utf-8", "replace")
         wanted = self.ask(module, name)
         args = tuple(self._pop_mark())
-        # The old way to make an instance calls whatever the name is.
+        # This old opcode calls whatever the name is.
         self._push_container(self.call(wanted, args))
 
     def _obj(self) -> None:
@@ -236,7 +236,7 @@ class Machine(PickleBytes):
         state = self._stack.pop()
         target = self._stack[-1]
         if isinstance(target, Stub):
-            # A second state adds to the first, as it would to the attributes.
+            # A second state adds to the first, as in pickle.
             if isinstance(target.state, dict) and isinstance(state, dict):
                 target.state.update(state)
             else:
@@ -379,12 +379,12 @@ def load(
     limit: int | None = None,
     persistent: Persistent | None = None,
 ) -> Loaded:
-    """Go through a pickle; never raises for what is in it."""
+    """Interprets a pickle; never raises because of its content."""
     return Machine(source, start=start, limit=limit, persistent=persistent).load()
 
 
 def load_inert(source: Any, *, persistent: Persistent | None = None) -> Any:
-    """The value of a pickle, objects as stubs. Raises `Damaged` where it makes no sense."""
+    """The value of a pickle, with objects as stubs. Raises `Damaged` if it is invalid."""
     if isinstance(source, (bytearray, memoryview)):
         source = bytes(source)
     loaded = load(source, persistent=persistent)

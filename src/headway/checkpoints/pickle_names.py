@@ -1,6 +1,4 @@
-"""Names that a pickle may ask for: those that build data, those that run code, and known
-packages.
-"""
+"""The allowlist of names in pickles: names that build data, names that run code, known packages."""
 
 from __future__ import annotations
 

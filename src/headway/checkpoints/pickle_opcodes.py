@@ -1,4 +1,4 @@
-"""The table of pickle opcodes, as operations of the inert machine."""
+"""The table of pickle opcodes, as methods of the inert machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def build_opcode_table(machine: type[Machine]) -> list[Callable[[Machine], None] | None]:
-    """The operation of each opcode byte; None where pickle has none."""
+    """The method for each opcode byte; None if it is not an opcode."""
     push = machine._push_container
 
     def constant(value: Any) -> Callable[[Machine], None]:
@@ -100,7 +100,7 @@ def build_opcode_table(machine: type[Machine]) -> list[Callable[[Machine], None]
 
 
 def _latin(value: Any) -> Any:
-    # Strings of Python 2: text where they are text, bytes of arrays otherwise.
+    # Strings of Python 2: text if ASCII, else the bytes of an array.
     if isinstance(value, Blob):
         return value
     try:

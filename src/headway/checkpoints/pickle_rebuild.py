@@ -15,10 +15,10 @@ from headway.checkpoints.inert_pickle import Machine, Rebuild
 from headway.checkpoints.pickle_values import Blob, Damaged, Global, Located, Stub, hashable
 
 NOWHERE = ""
-"""The key of a storage whose bytes are written as text, so that no range of the file is them."""
+"""Key of a storage that is written as text: it is no range of the file."""
 
 MAX_NESTING = 4
-"""Pickles inside pickles."""
+"""Depth of pickles inside pickles."""
 
 
 @dataclass(slots=True, eq=False)
@@ -27,15 +27,15 @@ class StorageRef:
 
     key: str
     dtype: str | None
-    """None: untyped, counted in bytes."""
+    """None if untyped; then counted in bytes."""
     numel: int
     at: int | None = None
-    """Where its bytes start, when they lie inside the pickle itself."""
+    """Where its bytes start, if they are inside the pickle."""
     byteorder: str = "little"
 
     @property
     def nbytes(self) -> int:
-        """Its bytes; 0 where the type is unknown."""
+        """Size in bytes; 0 if the type is unknown."""
         return self.numel * (1 if self.dtype is None else dtypes.SIZES.get(self.dtype, 0))
 
 
@@ -51,7 +51,7 @@ class TensorRef:
     state: Any = None
 
     def build(self, state: Any) -> None:
-        """Attributes set on a tensor: kept, not used."""
+        """Ignores attributes that are set on a tensor."""
         self.state = state
 
 
@@ -76,9 +76,9 @@ class ArrayRef:
     dtype: DTypeRef | None = None
     fortran: bool = False
     data: Any = None
-    """`Located` or `Blob` where its bytes lie in the stream."""
+    """`Located` or `Blob` if its bytes are in the stream."""
     items: list[Any] = field(default_factory=list)
-    """What an array of objects holds."""
+    """The objects of an object array."""
 
     def build(self, state: Any) -> None:
         """(version, shape, dtype, fortran order, bytes)."""
@@ -184,7 +184,7 @@ def _newobj(machine: Machine, args: tuple[Any, ...]) -> Any:
 def _getattr(machine: Machine, args: tuple[Any, ...]) -> Any:
     owner, name = args[0], args[1]
     if isinstance(owner, Global) and isinstance(name, str):
-        # A nested class, or somebody reaching through a module: the longer name tells.
+        # A nested class, or access through a module: the full name decides.
         return machine.ask(owner.module, f"{owner.name}.{name}")
     return Stub("builtins", f"getattr(…, {str(name)[:40]!r})", (owner, name))
 
@@ -230,14 +230,14 @@ def _scalar(machine: Machine, args: tuple[Any, ...]) -> Any:
     if not isinstance(dtype, DTypeRef) or not isinstance(data, bytes):
         raise ValueError
     if dtype.code.lstrip("<>|=").startswith("O"):
-        # numpy unpickles the bytes of an object: a second pickle that nobody has gone through.
+        # numpy unpickles the bytes of an object scalar: a second pickle that was not interpreted.
         machine.called.append(("numpy's scalar with a pickle of its own", (data[:80],)))
         return None
     return struct.unpack(dtype.order + _SCALARS[dtype.code.lstrip("<>|=")], data)[0]
 
 
 def _nested(machine: Machine, args: tuple[Any, ...]) -> Any:
-    """`torch.load` of bytes inside the pickle: gone through like the pickle itself."""
+    """`torch.load` of bytes inside the pickle: interpreted like the pickle itself."""
     from headway.checkpoints.formats.torch_legacy import read_stream
 
     data = args[0]
@@ -256,7 +256,7 @@ def _nested(machine: Machine, args: tuple[Any, ...]) -> Any:
     else:
         raise ValueError
     if not stream.legacy:
-        # A storage is written in the old format always; torch.load would take any other as well.
+        # Storages are always written in the legacy format; torch.load would accept any other.
         machine.called.append(("torch.load with bytes that are no storage", ()))
     for wanted in stream.loaded.requested:
         machine.requested.setdefault(wanted)
@@ -317,4 +317,4 @@ REBUILDS: dict[tuple[str, str], Rebuild] = {
         )
     },
 }
-"""By module and name; everything else becomes a stub."""
+"""By module and name; all other calls become stubs."""

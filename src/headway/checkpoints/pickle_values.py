@@ -1,6 +1,4 @@
-"""The values of a pickle that is not executed (names, stubs, byte ranges), and the window through
-which its bytes are read.
-"""
+"""Values of a pickle that is not executed: names, stubs, byte ranges; and its byte reader."""
 
 from __future__ import annotations
 
@@ -9,17 +7,15 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-# What a pickle holds where nothing of it is run: names, stubs, and where its bytes are.
-
 KEY_DEPTH = 8
 
 
 class Damaged(Exception):
-    """The pickle ends early or makes no sense."""
+    """The pickle is truncated or invalid."""
 
 
 class TooMuch(Damaged):
-    """The pickle asks for more than a checkpoint would."""
+    """The pickle exceeds a limit that no checkpoint reaches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +31,7 @@ class Global:
 
 @dataclass(eq=False, slots=True)
 class Stub:
-    """An object of a class that was not looked up."""
+    """An object whose class is only a name."""
 
     module: str
     name: str
@@ -46,7 +42,7 @@ class Stub:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """What its state says, by name."""
+        """The attributes in its state."""
         found: dict[str, Any] = {}
         states = self.state if isinstance(self.state, tuple) else (self.state,)
         for state in states[:2]:
@@ -78,23 +74,23 @@ class Blob:
 
 @dataclass
 class Loaded:
-    """A pickle that was gone through."""
+    """A pickle that was interpreted."""
 
     value: Any
     end: int
-    """Where the stream ended, after its last opcode."""
+    """Position after the last opcode."""
     requested: list[Global] = field(default_factory=list)
-    """Every name the stream asked for, in order, once."""
+    """Every name that the stream requests, in order, once."""
     called: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
-    """Calls of what is not a plain name: `(what, arguments)`."""
+    """Calls of something that is not a name: `(what, arguments)`."""
     calls: dict[Global, tuple[Any, ...]] = field(default_factory=dict)
-    """The names that would be called, and the first call's arguments."""
+    """The names that would be called, with the arguments of the first call."""
     damage: str | None = None
-    """Why it could not be gone through to the end."""
+    """Why it could not be interpreted to the end; None if it could."""
 
 
 def hashable(value: Any, depth: int = 0) -> bool:
-    """Whether it may be a key: no deep nests, whose hashing would overflow the stack."""
+    """Whether it may be a key; hashing deeply nested tuples would overflow the stack."""
     if isinstance(value, (tuple, frozenset)):
         if isinstance(value, frozenset):
             return True
@@ -102,18 +98,18 @@ def hashable(value: Any, depth: int = 0) -> bool:
     return not isinstance(value, (list, dict, set, bytearray)) and value.__hash__ is not None
 
 
-# The bytes of a pickle, a window at a time; large ones are located and not read.
+# Reading the bytes of a pickle in windows; large byte strings are located and not read.
 
 MAX_LINE = 1 << 16
 MAX_TEXT = 1 << 26
 """Bytes of one string."""
 BIG = 1 << 20
-"""Bytes objects from here on are not read, only located."""
+"""Size from which byte strings are located and not read."""
 WINDOW = 1 << 20
 
 
 class PickleBytes:
-    """Reads from where the last reading ended. Raises `Damaged` where there is not enough."""
+    """Reads bytes sequentially. Raises `Damaged` at the end."""
 
     def __init__(
         self, source: bytes | BinaryIO, *, start: int = 0, limit: int | None = None
@@ -126,7 +122,7 @@ class PickleBytes:
 
     @property
     def position(self) -> int:
-        """Where in the source the machine is."""
+        """Position in the source."""
         return self._base + self._at
 
     def _refill(self, least: int) -> None:
@@ -138,7 +134,7 @@ class PickleBytes:
             want = min(want, max(self._limit - self._base, 0))
         self._data = self.file.read(want)
         if len(self._data) < least:
-            raise Damaged(f"it ends at byte {self._base + len(self._data)}, in the middle")
+            raise Damaged(f"it ends early, at byte {self._base + len(self._data)}")
 
     def _take(self, count: int) -> bytes:
         if self._at + count > len(self._data):
@@ -156,7 +152,7 @@ class PickleBytes:
             self._refill(1)
             end = self._data.find(b"\n", 0, MAX_LINE)
         if end < 0 or end - self._at > MAX_LINE:
-            raise Damaged(f"no end of a line within {MAX_LINE} bytes after byte {self.position}")
+            raise Damaged(f"no line end within {MAX_LINE} bytes after byte {self.position}")
         line = self._data[self._at : end]
         self._at = end + 1
         return line
@@ -172,10 +168,10 @@ class PickleBytes:
             value = Located(self._take(length))
             value.at = at
             return value
-        # The bytes are not read: only whether they are there.
+        # The bytes are not read; only their presence is checked.
         self.file.seek(at + length - 1)
         if not self.file.read(1) or (self._limit is not None and at + length > self._limit):
-            raise Damaged(f"{length} bytes announced at byte {at}, not all of them there")
+            raise Damaged(f"{length} bytes expected at byte {at}, but the file ends before")
         self._base, self._data, self._at = at + length, b"", 0
         return Blob(at, length)
 

@@ -1,9 +1,8 @@
 """Judges the names in a pickle: known data, unknown, or code that loading would run.
 
-Three answers. *Dangerous*: a function that runs commands, evaluates text, opens files or reaches
-the network, however it is reached. Of the standard library everything counts as such that is not
-known to be plain data. *Known*: the classes that frameworks put into every checkpoint. *Unknown*:
-a class of the user's own; ordinary, and only listed.
+*Dangerous*: a function that runs commands, evaluates text, opens files or uses the network, however
+it is reached. In the standard library that is everything not known to be plain data. *Known*: the
+classes that frameworks put into checkpoints. *Unknown*: a class of the user; it is only listed.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Verdict = Literal["known", "unknown", "dangerous"]
 
 
 def verdict(wanted: Global) -> Verdict:
-    """What asking for this name means."""
+    """The verdict on a requested name."""
     module, name = wanted.module, wanted.name
     top = module.partition(".")[0]
     parts = name.split(".")
@@ -56,7 +55,7 @@ def verdict(wanted: Global) -> Verdict:
 
 
 def _stdlib(module: str, name: str) -> Verdict | None:
-    """What a name of the standard library is; None: not of it."""
+    """The verdict on a name of the standard library; None for other names."""
     top = module.partition(".")[0]
     if top not in STDLIB_MODULES:
         return None
@@ -71,17 +70,17 @@ def _stdlib(module: str, name: str) -> Verdict | None:
 
 
 def judge_pickle(loaded: Loaded) -> tuple[dict[str, str], list[str]]:
-    """The dangerous names with the arguments they would be called with, and the unknown ones."""
+    """(dangerous names with the arguments of their call, unknown names)."""
     dangerous: dict[str, str] = {}
     unknown: list[str] = []
     for wanted in loaded.requested:
-        said = verdict(wanted)
-        if said == "dangerous":
+        found = verdict(wanted)
+        if found == "dangerous":
             dangerous[str(wanted)] = _describe_arguments(loaded.calls.get(wanted, ()))
-        elif said == "unknown":
+        elif found == "unknown":
             unknown.append(str(wanted))
     for what, arguments in loaded.called:
-        # A result of an earlier call is called: no framework writes that.
+        # The result of a call is called: no framework writes that.
         dangerous.setdefault(f"a call of {what}", _describe_arguments(arguments))
     return dangerous, unknown
 

@@ -45,7 +45,7 @@ _BUFFER = re.compile(
     r"token_type_ids|masked_bias|\w*mask|relative_position_index|cos_cached|sin_cached|freqs_cis|"
     r"anchors?|anchor_grid|total_(ops|params)|min_val|max_val|scale_factor_buffer|"
     r"activation_post_process\S*|"
-    # The schedule of a diffusion: its first or last step may well be the logarithm of 0.
+    # Diffusion schedules: the first or last step may be the logarithm of 0.
     r"\w*alphas?_cumprod\w*|betas|sigmas|timesteps|posterior_\w+|lvlb_weights|\w*log_?snr\w*)$"
 )
 _OTHER = re.compile(
@@ -58,13 +58,13 @@ _STEPS = frozenset({"step", "steps", "_step"})
 
 @dataclass(slots=True)
 class NamedLeaf:
-    """A tensor found."""
+    """A tensor in the loaded object."""
 
     path: tuple[str, ...]
     role: str
     ref: TensorRef | ArrayRef
     optimizer: int | None = None
-    """Which optimizer's state it is of; its path is then (parameter, what)."""
+    """Index of the optimizer whose state it is; the path is then (parameter, what)."""
 
     @property
     def name(self) -> str:
@@ -92,17 +92,17 @@ class SavedOptimizer:
 
 
 def is_optimizer(value: Any) -> bool:
-    """Whether it is what `optimizer.state_dict()` gives."""
+    """Whether it is an `optimizer.state_dict()`."""
     return isinstance(value, dict) and "state" in value and "param_groups" in value
 
 
 def is_module(value: Any) -> bool:
-    """Whether it is a module that was saved whole."""
+    """Whether it is a pickled module."""
     return isinstance(value, Stub) and "_parameters" in value.attributes
 
 
 class TensorWalk:
-    """One pass over a loaded object; every container is entered once."""
+    """One pass over a loaded object; each container is visited once."""
 
     def __init__(self) -> None:
         self.optimizers: list[SavedOptimizer] = []
@@ -169,7 +169,7 @@ class TensorWalk:
         if value.module.startswith("__torch__"):
             yield from self._each(attributes.items(), path, role, depth)
             return
-        # The part of a distributed tensor that this file holds.
+        # The local part of a distributed tensor.
         local = attributes.get("_local_tensor")
         if isinstance(local, TensorRef):
             yield from self._go(local, path, role, depth + 1)
@@ -215,7 +215,7 @@ class TensorWalk:
 
 
 def role_of(name: str, dtype: str) -> str:
-    """Weight or buffer, by its name and kind."""
+    """Weight or buffer, by name and dtype."""
     if _BUFFER.search(name):
         return "buffer"
     if dtype in ("int64", "int32", "bool", "uint8", "int16") and not name.endswith("weight"):
@@ -238,12 +238,12 @@ def _key(key: Any) -> str:
 
 
 def _plain_name(key: Any) -> bool:
-    """`layer.weight` names a tensor of a flat dict, whatever words it has."""
+    """Whether it is the name of a tensor in a flat dict: `layer.weight`."""
     return isinstance(key, str) and "." in key
 
 
 def holds_tensors(value: Any, depth: int = 0) -> bool:
-    """Whether there is a tensor in the first levels of it."""
+    """Whether there is a tensor in its first levels."""
     if isinstance(value, (TensorRef, ArrayRef)):
         return depth > 0
     if is_module(value):
@@ -258,7 +258,7 @@ def holds_tensors(value: Any, depth: int = 0) -> bool:
 
 
 def moment_names(leaves: list[NamedLeaf], optimizers: list[SavedOptimizer]) -> list[str]:
-    """The names of all; a moment bears its parameter's where that is certain."""
+    """The names of all tensors; a moment gets the name of its parameter if that is certain."""
     known = [_parameter_names(leaves, optimizers, n) for n in range(len(optimizers))]
     names = []
     for leaf in leaves:
@@ -277,7 +277,7 @@ def moment_names(leaves: list[NamedLeaf], optimizers: list[SavedOptimizer]) -> l
 def _parameter_names(
     leaves: list[NamedLeaf], optimizers: list[SavedOptimizer], number: int
 ) -> dict[str, str]:
-    """The name behind each index of an optimizer, if all of them fit by number and shape."""
+    """The parameter name for each index of an optimizer, if number and shapes match."""
     order = [str(key) for key in optimizers[number].order if isinstance(key, int)]
     if not order:
         return {}
@@ -300,7 +300,7 @@ def _parameter_names(
         if own and isinstance(leaf.ref, TensorRef) and leaf.ref.size:
             shapes.setdefault(leaf.path[0], leaf.ref.size)
     flat = list(weights)
-    # Weight decay for matrices only is the other common order.
+    # The other common order: matrices first, which get weight decay.
     matrices = [w for w in weights if len(w[1]) >= 2] + [w for w in weights if len(w[1]) < 2]
     orders = [flat, matrices] if len(optimizers[number].groups) == 2 else [flat]
     if len(optimizers[number].groups) > 2:
@@ -315,7 +315,7 @@ def _parameter_names(
 
 
 def read_step_counter(tensors: list[SavedTensor]) -> int | None:
-    """The value of the first `step` of an optimizer: four bytes."""
+    """The value of the first `step` tensor of an optimizer."""
     for tensor in tensors:
         if tensor.name.endswith(".step") and tensor.numel == 1 and tensor.inflate is None:
             form = {"float32": "f", "float64": "d", "int64": "q", "int32": "i"}.get(tensor.dtype)

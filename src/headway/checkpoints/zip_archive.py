@@ -16,30 +16,28 @@ from headway.checkpoints import inert_pickle
 from headway.checkpoints.pickle_values import Loaded
 from headway.checkpoints.pickle_verdict import judge_pickle
 
-# The directory of a zip archive, checked before anything in it is believed.
-
-# Only what checkpoints need: stored and deflated entries, zip64. Nothing is extracted, so odd
-# names do no harm.
+# The directory. Only what checkpoints need: stored and deflated entries, zip64. Nothing is
+# extracted, so unusual names do no harm.
 
 MAX_ENTRIES = 1_000_000
 MAX_DIRECTORY = 1 << 28
 MAX_INFLATED = 1 << 25
-"""Bytes of a deflated entry that is read whole."""
+"""Bytes of a compressed entry that is read at once."""
 MAX_RATIO = 1032
-"""No deflated stream unpacks to more than this many times its size."""
+"""Largest possible compression ratio of deflate."""
 BOMB, BOMB_RATIO = 1 << 30, 200
-"""An entry that unpacks to so many bytes, and so many times its size, is left alone."""
+"""An entry above this size and this ratio is not decompressed."""
 STORED, DEFLATED = 0, 8
 MAGIC = b"PK\x03\x04"
 
 
 class BadZip(Exception):
-    """The archive is cut off or contradicts itself."""
+    """The archive is truncated or inconsistent."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZipEntry:
-    """One entry, its data located."""
+    """One entry and where its data is."""
 
     name: str
     method: int
@@ -48,7 +46,7 @@ class ZipEntry:
     packed: int
     """Bytes in the file."""
     size: int
-    """Bytes unpacked."""
+    """Bytes after decompression."""
 
 
 def read_directory(file: BinaryIO, size: int, start: int = 0) -> dict[str, ZipEntry]:
@@ -80,18 +78,16 @@ def read_directory(file: BinaryIO, size: int, start: int = 0) -> dict[str, ZipEn
         if where + packed > size:
             raise BadZip(f"entry {name!r} ends at byte {where + packed} of {size}")
         if method == STORED and packed != full:
-            raise BadZip(f"entry {name!r} is stored, yet {packed} bytes are said to be {full}")
+            raise BadZip(f"entry {name!r} is stored, but has {packed} bytes instead of {full}")
         if method == DEFLATED and full > (packed + 64) * MAX_RATIO:
-            raise BadZip(f"entry {name!r}: {packed} bytes cannot unpack to {full}")
+            raise BadZip(f"entry {name!r}: {packed} bytes cannot decompress to {full}")
         if is_bomb(method, packed, full):
             raise BadZip(
-                f"entry {name!r}: {packed} bytes unpack to {full}, more than {BOMB_RATIO} times "
-                "as many; left alone"
+                f"entry {name!r}: {packed} bytes would decompress to {full} (limit: "
+                f"{BOMB_RATIO} times as many)"
             )
         if name in entries:
-            raise BadZip(
-                f"two of its entries are called {name!r}: readers differ in which they take"
-            )
+            raise BadZip(f"two entries are called {name!r}: programs differ in which one they read")
         entries[name] = ZipEntry(name, method, start + where, packed, full)
         taken.append((where, packed, name))
     taken.sort()
@@ -102,7 +98,7 @@ def read_directory(file: BinaryIO, size: int, start: int = 0) -> dict[str, ZipEn
 
 
 def is_bomb(method: int, packed: int, full: int) -> bool:
-    """Whether an entry was made to keep a reader busy."""
+    """Whether an entry is a decompression bomb."""
     return method == DEFLATED and full >= BOMB and full > packed * BOMB_RATIO
 
 
@@ -113,13 +109,13 @@ def _end(file: BinaryIO, size: int, start: int) -> tuple[int, int, int]:
     data = file.read(tail)
     at = data.rfind(b"PK\x05\x06")
     if at < 0 or at + 22 > len(data):
-        raise BadZip("it has no directory at its end: the file is cut off")
+        raise BadZip("it has no directory at its end: the file is truncated")
     count, length, offset = struct.unpack_from("<HII", data, at + 10)
     locator = at - 20
     if locator >= 0 and data[locator : locator + 4] == b"PK\x06\x07":
         place = struct.unpack_from("<Q", data, locator + 8)[0]
         if place + 56 > size:
-            raise BadZip("its directory lies outside the file")
+            raise BadZip("its directory is outside the file")
         file.seek(start + place)
         record = file.read(56)
         if record[:4] != b"PK\x06\x06" or len(record) < 56:
@@ -152,13 +148,13 @@ def _data_of(file: BinaryIO, start: int, header: int, size: int) -> int:
     file.seek(start + header)
     local = file.read(30)
     if local[:4] != MAGIC or len(local) < 30:
-        raise BadZip(f"no entry at byte {header}, where the directory says one is")
+        raise BadZip(f"no entry at byte {header}, where the directory has one")
     names, extras = struct.unpack_from("<HH", local, 26)
     return int(header + 30 + names + extras)
 
 
 def local_name(file: BinaryIO, at: int) -> tuple[str, int] | None:
-    """(name, where its data starts) of the entry whose header is here; None: none is."""
+    """(name, start of its data) of the entry with its header here; None if there is none."""
     file.seek(at)
     local = file.read(30)
     if len(local) < 30 or local[:4] != MAGIC:
@@ -171,7 +167,7 @@ def local_name(file: BinaryIO, at: int) -> tuple[str, int] | None:
 
 
 def entry_chunks(file: BinaryIO, entry: ZipEntry, size: int = 1 << 16) -> Iterator[bytes]:
-    """The unpacked bytes of an entry; never more than its directory announced."""
+    """The decompressed bytes of an entry; never more than the directory says."""
     file.seek(entry.offset)
     left = entry.packed
     if entry.method == STORED:
@@ -180,7 +176,7 @@ def entry_chunks(file: BinaryIO, entry: ZipEntry, size: int = 1 << 16) -> Iterat
             yield data
         return
     if entry.method != DEFLATED:
-        raise BadZip(f"entry {entry.name!r} is compressed in a way ({entry.method}) not supported")
+        raise BadZip(f"entry {entry.name!r} has an unsupported compression method ({entry.method})")
     unpack = zlib.decompressobj(-15)
     made = 0
     try:
@@ -191,13 +187,13 @@ def entry_chunks(file: BinaryIO, entry: ZipEntry, size: int = 1 << 16) -> Iterat
                 made += len(out)
                 if made > entry.size:
                     raise BadZip(
-                        f"entry {entry.name!r} unpacks to more than its {entry.size} bytes"
+                        f"entry {entry.name!r} decompresses to more than its {entry.size} bytes"
                     )
                 if out:
                     yield out
                 data = unpack.unconsumed_tail
     except zlib.error as error:
-        raise BadZip(f"entry {entry.name!r} cannot be unpacked: {error}") from error
+        raise BadZip(f"entry {entry.name!r} cannot be decompressed: {error}") from error
 
 
 def read_entry(file: BinaryIO, entry: ZipEntry, limit: int = MAX_INFLATED) -> bytes:
@@ -207,42 +203,39 @@ def read_entry(file: BinaryIO, entry: ZipEntry, limit: int = MAX_INFLATED) -> by
     return b"".join(entry_chunks(file, entry))
 
 
-# Pickles of an archive beside the one that `torch.load` reads.
-
-# Whoever opens the archive by other means may load them, so what they ask for matters as much. A
-# member is taken for a pickle by the ending of its name, or by its first bytes. What the main
-# pickle names as a tensor's storage is neither: those are numbers, and numbers may begin like a
-# pickle.
+# Pickles beside the one that `torch.load` reads. Other programs may load them, so they are judged
+# as well. A member is a pickle by the ending of its name or by its first bytes, except for the
+# storages that the main pickle names: numbers may begin like a pickle.
 
 ENDINGS = (".pkl", ".pickle", ".debug_pkl")
-MOST = 10_000
-"""Members whose first bytes are looked at."""
+MAX_PROBED = 10_000
+"""Members whose first bytes are read."""
 MAX_BYTES = inert_pickle.MAX_PICKLE
-"""Bytes of all of them together that are gone through."""
+"""Bytes of all further pickles together that are interpreted."""
 _HEAD = 64
 _NAME = rb"[A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n"
 _BY_HAND = re.compile(rb"\(*c" + _NAME + rb"|\((?:[SV][^\n]{0,60}\n)+i" + _NAME)
-"""The old protocol, which is text: `cos\\nsystem\\n(S'…'\\ntR.`."""
+"""Protocol 0, which is text: `cos\\nsystem\\n(S'…'\\ntR.`."""
 
 
 @dataclass(frozen=True)
 class PickleMember:
-    """A further pickle: gone through, or why it was not."""
+    """A further pickle: interpreted, or why it was not."""
 
     name: str
     loaded: Loaded | None
     why: str = ""
     length: int = 0
-    """Bytes that were gone through, where no directory says how many it has."""
+    """Bytes that were interpreted, if there is no directory."""
 
     @property
     def judged(self) -> tuple[dict[str, str], list[str]]:
-        """As `danger.judged`."""
+        """(dangerous, unknown) as from `judge_pickle`."""
         if self.loaded is None:
             return {}, []
         dangerous, unknown = judge_pickle(self.loaded)
         if self.loaded.damage is not None and not has_pickle_name(self.name):
-            # A list of words (`cos`, `sin`, …) begins like a pickle, too. It calls nothing.
+            # A list of words (`cos`, `sin`, …) also begins like a pickle, but calls nothing.
             called = {str(wanted) for wanted in self.loaded.calls}
             dangerous = {
                 name: said
@@ -254,40 +247,40 @@ class PickleMember:
 
 
 def looks_like_pickle(head: bytes) -> bool:
-    """Whether the first bytes are those of a pickle: of protocol 2 or later, or of one by hand."""
+    """Whether the first bytes are those of a pickle of protocol 2 or later, or of protocol 0."""
     if len(head) > 2 and head[0] == 0x80:
         return 2 <= head[1] <= 5
     return _BY_HAND.match(head) is not None
 
 
 def has_pickle_name(name: str) -> bool:
-    """Whether a member's name says that it is a pickle."""
+    """Whether the name of a member is that of a pickle."""
     return name.lower().endswith(ENDINGS)
 
 
 def find_other_pickles(
     file: BinaryIO, entries: dict[str, ZipEntry], known: Container[str]
 ) -> Iterator[PickleMember]:
-    """The pickles of an archive but for the `known` members: the main one, and the storages."""
+    """The pickles of an archive, except for `known` members: the main one and the storages."""
     left = MAX_BYTES
-    looked = 0
+    probed = 0
     for name, entry in entries.items():
         if name in known or not entry.size:
             continue
         if not has_pickle_name(name):
-            looked += 1
-            if looked > MOST or not looks_like_pickle(_head(file, entry)):
+            probed += 1
+            if probed > MAX_PROBED or not looks_like_pickle(_head(file, entry)):
                 continue
         left -= entry.size
         if left < 0:
             why = f"the pickles beside the main one have more than {MAX_BYTES} bytes"
             yield PickleMember(name, None, why)
             return
-        yield _gone_through(file, entry)
+        yield _interpret(file, entry)
 
 
 def read_member_at(file: BinaryIO, name: str, offset: int, end: int) -> PickleMember | None:
-    """The pickle that starts here, in an archive without a directory; None: it is none."""
+    """The pickle at an offset of an archive without directory; None if it is not a pickle."""
     file.seek(offset)
     if not (has_pickle_name(name) or looks_like_pickle(file.read(_HEAD))):
         return None
@@ -302,7 +295,7 @@ def _head(file: BinaryIO, entry: ZipEntry) -> bytes:
         return b""
 
 
-def _gone_through(file: BinaryIO, entry: ZipEntry) -> PickleMember:
+def _interpret(file: BinaryIO, entry: ZipEntry) -> PickleMember:
     if entry.method == STORED:
         end = entry.offset + entry.size
         return PickleMember(entry.name, inert_pickle.load(file, start=entry.offset, limit=end))

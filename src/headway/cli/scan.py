@@ -54,7 +54,7 @@ def command(
       python train.py --resume "$(headway scan RUN --last-good)"
     """
     settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
-    from headway.postmortem.scan import checkpoints_at, look_through
+    from headway.postmortem.scan import checkpoints_at, scan_paths
     from headway.postmortem.scan import last_good as last_good_of
 
     found: list[Path] = []
@@ -69,7 +69,7 @@ def command(
     if not found:
         return UnreadableInput.exit_code
     with progress_bar() as progress:
-        report = look_through(list(dict.fromkeys(found)), settings, progress=progress)
+        report = scan_paths(list(dict.fromkeys(found)), settings, progress=progress)
     if last_good:
         return _last_good(last_good_of(report), paths)
     _write(report, form, paths, verbose=verbose)

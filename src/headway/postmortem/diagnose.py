@@ -1,7 +1,7 @@
-"""Reading what is left of a run, and saying what went wrong, when and why.
+"""Diagnoses a run from its files: what went wrong, when and why.
 
-A run of our own tells it by itself. Of other tools' runs the logs are joined into one, the settings
-beside them are laid to it, and the checkpoints are looked through: one story, one report.
+A run directory of headway is read as it is. For runs of other tools the logs are joined, settings
+beside them are added and checkpoints are scanned; the result is one report.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 _CHECKPOINT = re.compile(r"^checkpoint-(\d{1,15})$")
 SHORT = 2_000_000
-"""Bytes of steps that are not too many, whatever they hold."""
+"""Bytes of steps up to which a run is never too long."""
 OTHERS = 5
-"""Older runs in a folder that are named, each with what was found in it."""
+"""Older runs of a folder that are listed with their result."""
 SETTINGS_REPORTED = (
     "learning_rate",
     "warmup_steps",
@@ -46,14 +46,14 @@ SETTINGS_REPORTED = (
 
 
 def diagnose(path: str | Path, *, settings: Settings | None = None) -> Report:
-    """Read a run and say what went wrong, when and why. Does not import torch.
+    """Diagnoses a run: what went wrong, when and why. Does not import torch.
 
     `path` is a log, a checkpoint, or a folder of them. Raises `UnreadableInput` when there is
     nothing in it that can be read.
     """
     place = Path(path)
     report = _report(place, settings)
-    # Checkpoints alone tell no steps.
+    # Checkpoints alone have no steps.
     told = not report.sources or any("clean" not in source for source in report.sources)
     again = partial(records_of, place) if told else None
     return replace(report, subject=str(place), reread=again)
@@ -69,17 +69,17 @@ def _report(place: Path, settings: Settings | None) -> Report:
 
 
 def _is_own(place: Path) -> bool:
-    """Whether it is a run directory of ours. Raises UnreadableInput where there is nothing."""
+    """Whether it is a run directory of headway. Raises UnreadableInput if it does not exist."""
     try:
         if not place.exists():
-            raise UnreadableInput(f"there is nothing at {place}")
+            raise UnreadableInput(f"{place} does not exist")
         return run_reader.is_run_dir(place)
     except OSError as error:
         raise UnreadableInput(f"cannot read {place}: {error.strerror or error}") from error
 
 
 def records_of(place: Path) -> Iterator[Record]:
-    """The stream of the run at a path: what its checks are fed, for whoever wants the numbers."""
+    """The records of the run at a path, as the checks receive them."""
     if _is_own(place):
         return run_reader.RunDir(place).records()
     from headway.logs import readers
@@ -119,17 +119,17 @@ def _own(place: Path, settings: Settings | None) -> Report:
             f"{long.close} of {long.steps} steps were checked in detail, the others screened"
         )
     if torn:
-        notes.append(f"{torn} of {lines} lines were torn and skipped")
+        notes.append(f"{torn} of {lines} damaged lines skipped")
     report = Report.from_engine(engine, command="diagnose", notes=notes)
     return replace(report, charts=partial(_charts, place) if long is None else long.drawn)
 
 
 def _long(source: run_reader.RunDir) -> LongRun | None:
-    """What is left of the steps of a run with too many; None for most."""
+    """The selected steps of a very long run; None for most runs."""
     path = source.path / "steps.rank0.jsonl"
     if not path.is_file() or path.stat().st_size < SHORT or not source.rank_0_has_all_steps:
         return None
-    # A short run of our own needs no numpy.
+    # A short run of headway needs no numpy.
     from headway.rundir.triage import LongRun
 
     return LongRun.of(source.path)
@@ -142,7 +142,7 @@ def _charts(place: Path) -> ChartData:
 
 
 def _file(place: Path, settings: Settings) -> Report:
-    # A run of our own needs no numpy: loaded only where it is used.
+    # A run of headway needs no numpy: imported only where it is used.
     from headway.checkpoints.checkpoint_discovery import recognise
     from headway.logs import readers
     from headway.postmortem.run_settings import settings_in
@@ -156,14 +156,14 @@ def _file(place: Path, settings: Settings) -> Report:
     siblings = _siblings(place)
     if not siblings or not report.causes:
         return report
-    # Their own faults are none of this log's: it only says which of them to go on from.
+    # Findings in the checkpoints do not belong to this log: it only says which to resume from.
     from headway.postmortem.last_good import CheckpointSearch, with_rollback_advice
 
     return with_rollback_advice(report, CheckpointSearch.at(siblings, settings), unit=log.unit)
 
 
 def _siblings(place: Path) -> list[Path]:
-    """The checkpoints of the run whose state lies in one of them."""
+    """All checkpoints of the run, for a `trainer_state.json` in one of them."""
     folder = place.parent
     if place.name != "trainer_state.json" or not _CHECKPOINT.match(folder.name):
         return []
@@ -179,9 +179,9 @@ def _number(path: Path) -> int:
 
 
 def _scanned(paths: Sequence[Path], settings: Settings) -> Report:
-    from headway.postmortem.scan import look_through
+    from headway.postmortem.scan import scan_paths
 
-    return replace(look_through(paths, settings), command="diagnose")
+    return replace(scan_paths(paths, settings), command="diagnose")
 
 
 def _folder(place: Path, settings: Settings) -> Report:
@@ -192,9 +192,9 @@ def _folder(place: Path, settings: Settings) -> Report:
     checkpoints = find_checkpoints(place)
     if found.runs:
         return _with_advice(_newest_own(found.runs, settings), found.runs, checkpoints, settings)
-    told = group_by_run(found)
-    if told:
-        return _unread(_run_report(place, told, checkpoints, settings), found.refused)
+    grouped = group_by_run(found)
+    if grouped:
+        return _unread(_run_report(place, grouped, checkpoints, settings), found.refused)
     if checkpoints:
         return _scanned(checkpoints, settings)
     raise UnreadableInput(_nothing(place, found.refused))
@@ -203,7 +203,7 @@ def _folder(place: Path, settings: Settings) -> Report:
 def _with_advice(
     report: Report, runs: Sequence[Path], checkpoints: Sequence[Path], settings: Settings
 ) -> Report:
-    """A run of our own among a framework's checkpoints: which of them to go on from."""
+    """Adds which of a framework's checkpoints beside a headway run to resume from."""
     from headway.postmortem.last_good import CheckpointSearch, with_rollback_advice
 
     beside = [path for path in checkpoints if not any(run in path.parents for run in runs)]
@@ -228,8 +228,8 @@ def _nothing(place: Path, refused: Sequence[Path]) -> str:
         return f"cannot read {place}: permission denied"
     why = f" ({refused[0]} cannot be read)" if refused else ""
     return (
-        f"{place} is not a run headway can read: no log and no checkpoint is in it{why}; it reads "
-        f"{readers.supported()}, and {SUPPORTED}"
+        f"{place} contains no log and no checkpoint{why}. "
+        f"Supported formats: {readers.supported()}; checkpoints: {SUPPORTED}"
     )
 
 
@@ -239,8 +239,8 @@ def _newest_own(runs: Sequence[Path], settings: Settings) -> Report:
     if len(runs) == 1:
         return replace(report, notes=[f"the run in {newest}", *report.notes])
     others = ", ".join(str(run) for run in runs if run != newest)
-    said = f"{len(runs)} runs lie here; this is the newest, {newest}. Also: {others}"
-    return replace(report, notes=[said, *report.notes])
+    note = f"{len(runs)} runs found; this is the newest, {newest}. Others: {others}"
+    return replace(report, notes=[note, *report.notes])
 
 
 def _run_report(
@@ -255,7 +255,7 @@ def _run_report(
     own = _checkpoints_of_run(checkpoints, told, story, root)
     beside = [story.place, *story.homes]
     for item in story.logs:
-        beside += [item.path.parent, item.path.parent / "files"]  # W&B keeps its settings there
+        beside += [item.path.parent, item.path.parent / "files"]  # W&B stores its settings there
     beside.append(root)
     beside += [path if path.is_dir() else path.parent for path in own[-1:]]
     report, end = _report_log(log, story.logs, settings_in(dict.fromkeys(beside)), settings)
@@ -263,38 +263,38 @@ def _run_report(
         report = replace(report, notes=[*_other_runs(told, settings), *report.notes])
     if not own:
         return report
-    looked = CheckpointSearch.at(own, settings)
-    whole = add_checkpoint_findings(report, looked, end)
-    story_told = with_rollback_advice(whole, looked, unit=log.unit)
-    # Only now is it known which of them were looked through.
+    search = CheckpointSearch.at(own, settings)
+    report = add_checkpoint_findings(report, search, end)
+    report = with_rollback_advice(report, search, unit=log.unit)
+    # Only now is it known which checkpoints were scanned.
     return replace(
-        story_told,
-        notes=[*story_told.notes, *looked.watched.notes(), *describe_scan(looked)],
-        sources=[*story_told.sources, *(item.to_dict() for item in looked.watched.checkpoints)],
+        report,
+        notes=[*report.notes, *search.scanned.notes(), *describe_scan(search)],
+        sources=[*report.sources, *(item.to_dict() for item in search.scanned.checkpoints)],
     )
 
 
-def _other_runs(told: Sequence[RunLogs], settings: Settings) -> list[str]:
-    """What is said of the runs that are not the newest: where they are, and how they ended."""
-    said = [f"{len(told)} runs lie here; this is the newest, {told[-1].logs[0].path}"]
-    said += [
-        f"another run, {story.logs[0].path}: {_in_short(story, settings)}"
-        for story in reversed(told[:-1][-OTHERS:])
+def _other_runs(runs: Sequence[RunLogs], settings: Settings) -> list[str]:
+    """Notes about the runs that are not the newest: their path and their first cause."""
+    notes = [f"{len(runs)} runs found; this is the newest, {runs[-1].logs[0].path}"]
+    notes += [
+        f"another run, {run.logs[0].path}: {_in_short(run, settings)}"
+        for run in reversed(runs[:-1][-OTHERS:])
     ]
-    if len(told) - 1 > OTHERS:
-        said.append(f"and {len(told) - 1 - OTHERS} more; diagnose each by its own path")
-    return said
+    if len(runs) - 1 > OTHERS:
+        notes.append(f"and {len(runs) - 1 - OTHERS} more; diagnose each by its own path")
+    return notes
 
 
-def _in_short(story: RunLogs, settings: Settings) -> str:
+def _in_short(run: RunLogs, settings: Settings) -> str:
     from headway.logs.join_logs import join_logs
     from headway.logs.log_stream import LogStream
 
     engine = Engine(settings)
-    engine.run(LogStream(join_logs(story.logs)).records())
+    engine.run(LogStream(join_logs(run.logs)).records())
     causes = find_causes(engine.findings)
     if not causes or causes[0].root.severity < Severity.WARNING:
-        return "nothing found in its log"
+        return "no problems found in its log"
     root = causes[0].root
     return f"{root.code} {root.name}" + ("" if root.step is None else f" at step {root.step}")
 
@@ -302,7 +302,7 @@ def _in_short(story: RunLogs, settings: Settings) -> str:
 def _checkpoints_of_run(
     checkpoints: Sequence[Path], told: Sequence[RunLogs], story: RunLogs, root: Path
 ) -> list[Path]:
-    """The checkpoints of one run: those in its own folder; else those in no other run's."""
+    """The checkpoints of a run: in its own folder, else those that are in no other run's."""
     if len(told) == 1:
         return list(checkpoints)
     own = [path for path in checkpoints if story.place != root and story.place in path.parents]
@@ -315,7 +315,7 @@ def _checkpoints_of_run(
 def _report_log(
     log: Log, logs: Sequence[Log], beside: dict[str, Any], settings: Settings
 ) -> tuple[Report, int]:
-    """The report on a log, and the last segment of its stream."""
+    """The report on a log, and the last segment of its records."""
     from headway.logs.log_names import map_names
     from headway.logs.log_stream import LogStream, loss_of
     from headway.logs.setting_names import named_settings
@@ -329,12 +329,12 @@ def _report_log(
     if len(logs) > 1:
         joined = ", ".join(str(item.path) for item in logs[:5])
         notes.append(f"{len(logs)} logs of one run were joined: {joined}")
-    if said := _settings_note(log.facts):
-        notes.append(said)
+    if known := _settings_note(log.facts):
+        notes.append(known)
     report = Report.from_engine(engine, command="diagnose", notes=[*notes, *log.notes])
     curve = loss_of(log, map_names(log.table.series, log.names, log.facts.get("units")))
     if not curve[0]:
-        curve = (end.steps, end.losses)  # a sum that the log does not tell
+        curve = (end.steps, end.losses)  # the sum of components that are logged without a total
     sources = [
         {"path": str(item.path), "format": item.format, "lines": item.lines, "used": item.used}
         for item in logs
@@ -343,7 +343,7 @@ def _report_log(
 
 
 class _StreamEnd:
-    """Remembers the losses and the last segment of a stream."""
+    """Collects the losses and the last segment of a stream of records."""
 
     def __init__(self) -> None:
         self.segment = 0
@@ -360,5 +360,5 @@ class _StreamEnd:
 
 
 def _settings_note(facts: dict[str, Any]) -> str:
-    told = [f"{key} {facts[key]}" for key in SETTINGS_REPORTED if facts.get(key) is not None]
-    return f"settings: {', '.join(told)}" if told else ""
+    known = [f"{key} {facts[key]}" for key in SETTINGS_REPORTED if facts.get(key) is not None]
+    return f"settings: {', '.join(known)}" if known else ""

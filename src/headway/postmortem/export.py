@@ -1,6 +1,6 @@
-"""A run's numbers as a table: one row a step, one column a signal.
+"""Exports the numbers of a run as a table: one row per step, one column per signal.
 
-Values per tensor (columns over an axis) are left out: a table of them has thousands of columns.
+Values per tensor are not exported: they would be thousands of columns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class NumberTable:
         self.whole: dict[str, array[int]] = {name: array("q") for name in FIRST}
         self.values: dict[str, array[float]] = {}
         self.rows: dict[str, array[int]] = {}
-        """Where each signal has a value: a number that was not logged is no NaN."""
+        """Rows in which a signal has a value: a value that was not logged is not NaN."""
         self.count = 0
         for record in records:
             if isinstance(record, StepRecord):
@@ -44,7 +44,7 @@ class NumberTable:
         self.count += 1
 
     def column(self, name: str) -> list[float | None]:
-        """One signal, None where it was not logged."""
+        """The values of a signal, None where it was not logged."""
         found: list[float | None] = [None] * self.count
         for row, value in zip(self.rows[name], self.values[name], strict=True):
             found[row] = value
@@ -52,21 +52,21 @@ class NumberTable:
 
 
 def export(path: Path, out: Path) -> int:
-    """Write the numbers of the run at `path` to `out`; how many rows there are."""
+    """Writes the numbers of the run at `path` to `out`. Returns the number of rows."""
     from headway.postmortem.diagnose import records_of
 
     suffix = out.suffix.lower()
     if suffix not in SUFFIXES:
-        raise UsageError(f"{out} ends with none of {', '.join(SUFFIXES)}: say which with its name")
+        raise UsageError(f"the name of {out} must end with one of {', '.join(SUFFIXES)}")
     if suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise UsageError(
             "a .parquet file needs pyarrow: pip install 'headway[parquet]', or write a .csv"
         )
     if not out.parent.is_dir():
-        raise UsageError(f"there is no folder {out.parent} to write {out.name} into")
+        raise UsageError(f"the folder {out.parent} does not exist")
     numbers = NumberTable(records_of(path))
     if not numbers.count:
-        raise UnreadableInput(f"{path} holds no steps")
+        raise UnreadableInput(f"{path} contains no steps")
     _parquet(numbers, out) if suffix == ".parquet" else _csv(numbers, out)
     return numbers.count
 

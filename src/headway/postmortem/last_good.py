@@ -24,83 +24,81 @@ if TYPE_CHECKING:
     pass
 
 
-# From the onset back to the last checkpoint that was seen to be clean.
-
-# No checkpoint is named that was not looked through: a file from before the onset may hold a NaN
-# that the log had not shown yet.
+# Only checkpoints that were scanned are recommended: one from before the onset may already contain
+# a NaN that the log does not show yet.
 
 SCAN_ALL = 4 << 30
-"""Bytes of checkpoints that are all looked through; of more, only those that are needed."""
+"""Bytes up to which all checkpoints are scanned; above it, only those that are needed."""
 BROKEN_STATE = {
     *("HD101", "HD102", "HD104", "HD201", "HD202", "HD301", "HD302", "HD303", "HD308", "HD311"),
     *("HD313", "HD403", "HD406", "HD408", "HD501", "HD602", "HD701"),
 }
-"""Causes after which the weights are worth less than they were."""
-LEAVES_A_TRACE = {"HD101", "HD102", "HD201", "HD301", "HD302", "HD408", "HD602", "HD701"}
-"""Those that a scan would see."""
+"""Causes that damage the weights."""
+FOUND_BY_SCAN = {"HD101", "HD102", "HD201", "HD301", "HD302", "HD408", "HD602", "HD701"}
+"""Causes that a scan finds."""
 
 
 @dataclass
 class CheckpointSearch:
-    """The checkpoints of a run, as far as they were looked through."""
+    """The checkpoints of a run and the results of those that were scanned."""
 
     paths: Sequence[Path]
     settings: Settings
     engine: Engine | None = None
-    watched: ScanNotes = field(default_factory=ScanNotes)
+    scanned: ScanNotes = field(default_factory=ScanNotes)
     whole: bool = False
-    """Whether all of them were."""
+    """Whether all were scanned."""
 
     @classmethod
     def at(cls, paths: Sequence[Path], settings: Settings) -> CheckpointSearch:
-        """Scan all of them, or where that would take long, the newest."""
-        looked = cls(paths, settings)
-        looked.whole = sum(_size(path) for path in paths) <= SCAN_ALL
+        """Scans all checkpoints, or only the newest if they are large."""
+        search = cls(paths, settings)
+        search.whole = sum(_size(path) for path in paths) <= SCAN_ALL
         if paths:
             try:
-                first = list(paths) if looked.whole else [paths[-1]]
-                looked.engine, looked.watched = judge(first, settings)
+                first = list(paths) if search.whole else [paths[-1]]
+                search.engine, search.scanned = judge(first, settings)
             except UnreadableInput:
-                looked.engine = None  # a single file, and it cannot be opened: nothing to go by
-        return looked
+                search.engine = None  # the only file cannot be opened
+        return search
 
     def before(self, onset: int | None) -> ScannedCheckpoint | None:
-        """The last clean one before a step; without a step, the last clean one there is."""
+        """The last clean checkpoint before a step; of all checkpoints without a step."""
         if not self.whole:
             return self._back_from(onset)
         fitting = [
-            item for item in self.watched.checkpoints if item.clean and _is_before(item.step, onset)
+            item for item in self.scanned.checkpoints if item.clean and _is_before(item.step, onset)
         ]
         return fitting[-1] if fitting else None
 
     def _back_from(self, onset: int | None) -> ScannedCheckpoint | None:
         from headway.checkpoints.checkpoint_discovery import open_checkpoint
 
-        known = {item.path: item for item in self.watched.checkpoints}
+        known = {item.path: item for item in self.scanned.checkpoints}
         for path in reversed(self.paths):
             found = known.get(str(path))
             if found is None:
                 try:
                     if not _is_before(open_checkpoint(path).step, onset):
                         continue
-                    _, watched = judge([path], self.settings)
+                    _, notes = judge([path], self.settings)
                 except UnreadableInput:
                     continue
-                found = watched.checkpoints[-1] if watched.checkpoints else None
+                found = notes.checkpoints[-1] if notes.checkpoints else None
                 if found is not None:
-                    self.watched.checkpoints.insert(0, found)
+                    self.scanned.checkpoints.insert(0, found)
             if found is not None and found.clean and _is_before(found.step, onset):
                 return found
         return None
 
 
-def with_rollback_advice(report: Report, looked: CheckpointSearch, *, unit: str = "step") -> Report:
-    """The report, with the checkpoint to go on from first among the remedies of the first cause.
+def with_rollback_advice(report: Report, search: CheckpointSearch, *, unit: str = "step") -> Report:
+    """The report, with the checkpoint to resume from as first remedy of the first cause.
 
-    `unit` is what the log counts. Where the checkpoints count something else, only a cause that
-    leaves its trace in them can be answered: a clean one is not yet one from before the onset.
+    `unit` is what the log counts. If the checkpoints count something else, a clean checkpoint may
+    be from after the onset: then only causes that a scan finds get this remedy.
     """
-    if not report.causes or not looked.watched.checkpoints:
+    if not report.causes or not search.scanned.checkpoints:
         return report
     cause = report.causes[0]
     root = cause.root
@@ -108,46 +106,40 @@ def with_rollback_advice(report: Report, looked: CheckpointSearch, *, unit: str 
         return report
     if any(_harmless(item) for item in (root, *cause.symptoms) if item.step == root.step):
         return report
-    alike = all(item.counts == unit for item in looked.watched.checkpoints)
-    if not alike and root.code not in LEAVES_A_TRACE:
+    alike = all(item.counts == unit for item in search.scanned.checkpoints)
+    if not alike and root.code not in FOUND_BY_SCAN:
         return report
     onset = root.step if alike else None
-    good = looked.before(onset)
-    text = _text(good, onset) if good is not None else _none(looked, onset)
+    good = search.before(onset)
+    text = _text(good, onset) if good is not None else _none(search, onset)
     evidence: dict[str, Any] = {**root.evidence, "last_good": None if good is None else good.path}
-    told = replace(root, remedies=(Remedy(text), *root.remedies), evidence=evidence)
-    return _with(report, root, told)
+    advised = replace(root, remedies=(Remedy(text), *root.remedies), evidence=evidence)
+    return _with(report, root, advised)
 
 
 def _harmless(finding: Finding) -> bool:
-    """Whether the weights never saw it: it was held back, or was finite again by itself."""
+    """Whether the weights are not affected: the update was skipped, or the values recovered."""
     return finding.evidence.get("held") is True or finding.evidence.get("recovered") is True
 
 
 def _text(good: ScannedCheckpoint, onset: int | None) -> str:
     name = short_name(good.path)
     if good.step is None or onset is None:
-        return f"Go on from {name} ({good.said()})."
+        return f"Resume from {name} ({good.summary()})."
     return (
-        f"Go on from {name} ({good.counts} {good.step}, before the onset at {onset}; "
+        f"Resume from {name} ({good.counts} {good.step}, before the onset at {onset}; "
         f"{good.tensors} tensors, all finite)."
     )
 
 
-def _none(looked: CheckpointSearch, onset: int | None) -> str:
-    count = len(looked.paths)
+def _none(search: CheckpointSearch, onset: int | None) -> str:
+    count = len(search.paths)
     before = "" if onset is None else f" before the onset at {onset}"
-    return (
-        f"None of the {count} checkpoints here is from{before} and clean: begin again from the "
-        "weights you started with."
-        if before
-        else f"None of the {count} checkpoints here is clean: begin again from the weights you "
-        "started with."
-    )
+    return f"None of the {count} checkpoints{before} is clean: restart from the initial weights."
 
 
 def _with(report: Report, old: Finding, new: Finding) -> Report:
-    """The report with one finding in another's place."""
+    """The report with one finding replaced."""
     return replace(
         report,
         findings=[new if item is old else item for item in report.findings],
@@ -175,21 +167,21 @@ def _size(path: Path) -> int:
 
 
 WEIGHT_CODES = ("HD301", "HD302", "HD408")
-"""What HD701 says of a saved state once more, tensor by tensor."""
+"""Checks that repeat HD701 tensor by tensor."""
 
 
-def add_checkpoint_findings(report: Report, looked: CheckpointSearch, segment: int) -> Report:
-    """What the log and the checkpoints say, as one report."""
-    if looked.engine is None:
+def add_checkpoint_findings(report: Report, search: CheckpointSearch, segment: int) -> Report:
+    """The report on the log, with the findings in the checkpoints."""
+    if search.engine is None:
         return report
     saved = [
         _after_log(item, segment, number)
-        for number, item in enumerate(looked.engine.findings)
+        for number, item in enumerate(search.engine.findings)
         if item.code not in WEIGHT_CODES
     ]
     findings = [*report.findings, *saved]
-    checked = {item.code: item for item in looked.engine.not_run()}
-    names = set(looked.engine.codes)
+    checked = {item.code: item for item in search.engine.not_run()}
+    names = set(search.engine.codes)
     not_run = [item for item in report.not_run if item.code not in names or item.code in checked]
     return replace(
         report,
@@ -201,18 +193,18 @@ def add_checkpoint_findings(report: Report, looked: CheckpointSearch, segment: i
 
 
 def _reason(item: NotRun, checked: dict[str, NotRun]) -> NotRun:
-    """Of two reasons the one that says what the checkpoints lack."""
+    """Of two reasons, the one about the checkpoints."""
     other = checked.get(item.code)
     return other if other is not None and "checkpoint" in item.reason else item
 
 
-def describe_scan(looked: CheckpointSearch) -> list[str]:
-    count, all_of_them = len(looked.watched.checkpoints), len(looked.paths)
-    if looked.whole:
-        return [f"{count} checkpoints were looked through"]
-    return [f"{count} of {all_of_them} checkpoints were looked through; `headway scan` reads all"]
+def describe_scan(search: CheckpointSearch) -> list[str]:
+    count, all_of_them = len(search.scanned.checkpoints), len(search.paths)
+    if search.whole:
+        return [f"{count} checkpoints were scanned"]
+    return [f"{count} of {all_of_them} checkpoints were scanned; `headway scan` reads all"]
 
 
 def _after_log(finding: Finding, segment: int, number: int) -> Finding:
-    """A finding of a checkpoint, after all that the log has told."""
+    """A finding in a checkpoint, ordered after those in the log."""
     return replace(finding, segment=segment, seq=(1 << 40) + number)

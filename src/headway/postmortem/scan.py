@@ -37,56 +37,56 @@ if TYPE_CHECKING:
     from headway.checkpoints.checkpoint_info import Checkpoint
 
 
-# What a scan notes of each checkpoint as its records go by.
+# The result for each checkpoint, collected from the records.
 
 PROBLEMS = ("unreadable-checkpoint", "unsafe-pickle")
 _EPOCH = re.compile(r"ep(?:och)?s?[=_\-.]?(\d{1,9})", re.I)
 GROWTH = 10.0
-"""Times: a norm of all weights that grew by less between two checkpoints is not worth a note."""
+"""Factor between two checkpoints above which the growth of the weight norm is noted."""
 
 
 @dataclass
 class ScannedCheckpoint:
-    """One checkpoint that was looked through."""
+    """The result of scanning one checkpoint."""
 
     path: str
     format: str = ""
     step: int | None = None
     counts: str = "step"
-    """What `step` counts: `epoch` where the file tells nothing else."""
+    """What `step` counts: `epoch` if the file has nothing else."""
     tensors: int = 0
     bytes: int = 0
     nonfinite: int = 0
-    """Elements that are NaN or Inf, of weights, buffers and moments."""
+    """Non-finite elements in weights, buffers and moments."""
     bad_tensors: int = 0
     problems: list[str] = field(default_factory=list)
     square: float = 0.0
-    """Of the norm of all weights."""
+    """Squared norm of all weights."""
     elements: int = 0
     bad_elements: int = 0
     """Of the weights."""
 
     @property
     def clean(self) -> bool:
-        """Whether it was read whole, is safe, and holds finite numbers only."""
+        """Whether it is complete, safe and finite."""
         return not self.problems and not self.bad_tensors and self.tensors > 0
 
     @property
     def verdict(self) -> str:
-        """In a word."""
+        """The result in one word."""
         if self.problems:
             return "unsafe" if "unsafe-pickle" in self.problems else "unreadable"
         if self.bad_tensors:
             return "dead" if 0 < self.elements == self.bad_elements else "NaN or Inf"
         return "clean" if self.tensors else "empty"
 
-    def said(self) -> str:
-        """For a sentence: `step 400; 123 tensors, all finite`."""
+    def summary(self) -> str:
+        """For a message: `step 400; 123 tensors, all finite`."""
         step = "" if self.step is None else f"{self.counts} {self.step}; "
         return f"{step}{self.tensors} tensors, all finite"
 
     def to_dict(self) -> dict[str, Any]:
-        """As a source of a report."""
+        """The entry in the sources of a report."""
         return {
             "path": self.path,
             "format": self.format,
@@ -100,7 +100,7 @@ class ScannedCheckpoint:
 
 
 def _counts(path: str, step: int | None, epoch: int | None) -> str:
-    """Whether a checkpoint's step is one, or the epoch in its place."""
+    """Whether the step of a checkpoint is a step or an epoch."""
     name = Path(path).name
     named = _EPOCH.search(name)
     by_name = named is not None and int(named[1]) == step and "step" not in name.lower()
@@ -109,12 +109,12 @@ def _counts(path: str, step: int | None, epoch: int | None) -> str:
 
 @dataclass
 class ScanNotes:
-    """Passes the records of a scan on, with the settings beside them, and takes notes."""
+    """Collects results from the records of a scan, and adds the settings beside the checkpoints."""
 
     checkpoints: list[ScannedCheckpoint] = field(default_factory=list)
 
     def through(self, records: Iterable[Record]) -> Iterator[Record]:
-        """The same records, noted."""
+        """Passes the records on."""
         for record in records:
             if isinstance(record, EventRecord):
                 yield self._event(record)
@@ -152,16 +152,16 @@ class ScanNotes:
             found.nonfinite += bad
             found.bad_elements += bad if record.role == "weight" else 0
         if record.role == "other" and is_step_count(record.name):
-            return replace(record, role="moment")  # the optimizer's state, as a check knows it
+            return replace(record, role="moment")  # the checks know optimizer state as moments
         return record
 
     @property
     def last_clean(self) -> ScannedCheckpoint | None:
-        """The last one that is clean, in the order of their steps."""
+        """The last clean checkpoint, in the order of steps."""
         return next((item for item in reversed(self.checkpoints) if item.clean), None)
 
     def notes(self) -> list[str]:
-        """What is worth knowing and no fault by itself."""
+        """Notes for the report that are not findings."""
         told = []
         for before, now in pairwise(self.checkpoints):
             first, second = math.sqrt(before.square), math.sqrt(now.square)
@@ -174,7 +174,7 @@ class ScanNotes:
         return told
 
 
-# Scanning checkpoints: every tensor, every moment, without torch and without running a byte.
+# Scanning.
 
 Progress = Callable[..., Any]
 
@@ -185,44 +185,46 @@ def scan(
     settings: Settings | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Look through checkpoints, or all those of a folder, and say what is wrong with them.
+    """Scans a checkpoint, or all checkpoints in a folder.
 
     Does not import torch, and runs nothing that is in the files. Raises `UnreadableInput` where
     there is no checkpoint.
     """
     paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
     found = [one for item in paths for one in checkpoints_at(Path(item))]
-    return look_through(list(dict.fromkeys(found)), settings, progress=progress)
+    return scan_paths(list(dict.fromkeys(found)), settings, progress=progress)
 
 
-def look_through(
+def scan_paths(
     paths: Sequence[Path], settings: Settings | None = None, *, progress: Progress | None = None
 ) -> Report:
     """The report on these checkpoints, in this order."""
-    engine, watched = judge(paths, settings, progress=progress)
-    report = stepless(Report.from_engine(engine, command="scan", notes=watched.notes()), watched)
-    named = replace(report, sources=[item.to_dict() for item in watched.checkpoints])
-    if len(watched.checkpoints) < 2:
+    engine, scanned = judge(paths, settings, progress=progress)
+    report = without_steps(
+        Report.from_engine(engine, command="scan", notes=scanned.notes()), scanned
+    )
+    named = replace(report, sources=[item.to_dict() for item in scanned.checkpoints])
+    if len(scanned.checkpoints) < 2:
         return named
     from headway.postmortem.last_good import CheckpointSearch, with_rollback_advice
 
-    looked = CheckpointSearch(paths, settings or Settings(), engine, watched, whole=True)
-    return with_rollback_advice(named, looked, unit=watched.checkpoints[0].counts)
+    search = CheckpointSearch(paths, settings or Settings(), engine, scanned, whole=True)
+    return with_rollback_advice(named, search, unit=scanned.checkpoints[0].counts)
 
 
-def stepless(report: Report, watched: ScanNotes) -> Report:
-    """The report without steps for checkpoints that tell none: records have their place for it."""
-    unknown = {item.path for item in watched.checkpoints if item.step is None}
-    alone = len(unknown) == len(watched.checkpoints)
-    told: dict[int, Finding] = {}
+def without_steps(report: Report, scanned: ScanNotes) -> Report:
+    """Removes the steps of checkpoints without one: their records have a position instead."""
+    unknown = {item.path for item in scanned.checkpoints if item.step is None}
+    alone = len(unknown) == len(scanned.checkpoints)
+    changed: dict[int, Finding] = {}
     for finding in report.findings:
         path = finding.evidence.get("path")
         if alone or path in unknown:
             evidence = {key: v for key, v in finding.evidence.items() if key != "last_step"}
-            told[id(finding)] = replace(finding, step=None, evidence=evidence)
+            changed[id(finding)] = replace(finding, step=None, evidence=evidence)
 
     def renewed(finding: Finding) -> Finding:
-        return told.get(id(finding), finding)
+        return changed.get(id(finding), finding)
 
     return replace(
         report,
@@ -237,15 +239,15 @@ def stepless(report: Report, watched: ScanNotes) -> Report:
 def judge(
     paths: Sequence[Path], settings: Settings | None = None, *, progress: Progress | None = None
 ) -> tuple[Engine, ScanNotes]:
-    """Feed the tensors of some checkpoints to the checks that look at such."""
+    """Runs the checks of saved tensors on some checkpoints."""
     chosen = [check for check in registry.chosen(settings or Settings()) if _of_scans(check)]
-    engine, watched = Engine(checks=chosen), ScanNotes()
-    engine.run(watched.through(_records(paths, progress)))
-    return engine, watched
+    engine, scanned = Engine(checks=chosen), ScanNotes()
+    engine.run(scanned.through(_records(paths, progress)))
+    return engine, scanned
 
 
 def _records(paths: Sequence[Path], progress: Progress | None) -> Iterator[Record]:
-    """The stream. A checkpoint of several that cannot be opened is a finding, not the end."""
+    """The records. One of several checkpoints that cannot be opened becomes a finding."""
     from headway.checkpoints.checkpoint_discovery import open_checkpoint
     from headway.checkpoints.checkpoint_records import records
 
@@ -262,32 +264,32 @@ def _records(paths: Sequence[Path], progress: Progress | None) -> Iterator[Recor
     for record in records(fine, progress=progress):
         seq = record.seq
         yield record
-    for place, path, said in lost:
+    for place, path, message in lost:
         yield EventRecord(0, seq + 1, place, CHECKPOINT, {"path": str(path)})
-        data = {"path": str(path), "message": said}
+        data = {"path": str(path), "message": message}
         yield EventRecord(0, seq + 2, place, "unreadable-checkpoint", data)
         seq += 2
 
 
 def checkpoints_at(path: Path) -> list[Path]:
-    """The checkpoints a path stands for. Raises UnreadableInput where there is none."""
+    """The checkpoints at a path. Raises UnreadableInput if there is none."""
     from headway.checkpoints.checkpoint_discovery import SUPPORTED, find_checkpoints, recognise
     from headway.checkpoints.checkpoint_info import describe_file
 
     try:
         if not path.exists():
-            raise UnreadableInput(f"there is nothing at {path}")
+            raise UnreadableInput(f"{path} does not exist")
         if path.is_dir():
             os.scandir(path).close()
         elif not path.is_file():
             raise UnreadableInput(f"{path} is neither a file nor a folder")
         else:
-            open(path, "rb").close()  # that it may not be read is not that it is unknown
+            open(path, "rb").close()  # a missing permission is not an unknown format
         if path.is_dir():
-            # A folder may be a checkpoint and hold others: the last model beside those of its run.
+            # A folder may be a checkpoint and contain others: the last model and those of its run.
             if found := find_checkpoints(path):
                 return by_run(found)
-            raise UnreadableInput(f"{path} holds no checkpoint; headway scans {SUPPORTED}")
+            raise UnreadableInput(f"{path} contains no checkpoint. Supported formats: {SUPPORTED}")
         if recognise(path) is not None:
             return [path]
         if not path.stat().st_size:
@@ -295,14 +297,14 @@ def checkpoints_at(path: Path) -> list[Path]:
     except OSError as error:
         raise UnreadableInput(f"cannot read {path}: {error.strerror or error}") from error
     what = describe_file(path)
-    said = "" if what is None else f", it is {what}"
-    raise UnreadableInput(f"{path} is not a checkpoint{said}; headway scans {SUPPORTED}")
+    kind = "" if what is None else f" but {what}"
+    raise UnreadableInput(f"{path} is not a checkpoint{kind}. Supported formats: {SUPPORTED}")
 
 
 def by_run(paths: Sequence[Path]) -> list[Path]:
-    """The checkpoints of several runs one run after the other, the newest run last.
+    """Groups checkpoints by run, the newest run last.
 
-    Those in one folder are of one run. Where only one folder holds several, the order stays.
+    Checkpoints in one folder are of one run. If only one folder has several, the order is kept.
     """
     folders = Counter(path.parent for path in paths)
     if sum(count > 1 for count in folders.values()) < 2:
@@ -316,13 +318,13 @@ def by_run(paths: Sequence[Path]) -> list[Path]:
 
 
 def last_good(report: Report) -> Path | None:
-    """The path of the last clean checkpoint of a scan."""
+    """The last clean checkpoint in the report of a scan."""
     clean = [item["path"] for item in report.sources if item.get("clean")]
     return Path(clean[-1]) if clean else None
 
 
 def _of_scans(check: Check) -> bool:
-    """Whether a check has anything to say about saved tensors; the crash of one has, too."""
+    """Whether a check uses saved tensors; HD001 reports crashed checks."""
     needs = check.needs
     live_only = TensorRecord in needs.kinds and set(needs.roles) <= {"gradient", "input"}
     return (

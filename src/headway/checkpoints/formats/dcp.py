@@ -26,16 +26,16 @@ _SMALL = 1 << 22
 
 
 def is_dcp(path: Path) -> bool:
-    """Whether the folder is one."""
+    """Whether the folder is a distributed checkpoint."""
     return (path / METADATA).is_file() or next(path.glob("__*_*.distcp"), None) is not None
 
 
 def read(path: Path) -> Checkpoint:
-    """The whole folder."""
+    """Reads the folder."""
     made = Checkpoint(path, "dcp", checkpoint_info.step_from_name(path))
     metadata = path / METADATA
     if not metadata.is_file():
-        message = f"{path} has no {METADATA}: saving it was never finished"
+        message = f"{path} has no {METADATA}: the save was not completed"
         made.problems.append(Problem("unreadable", message, path, {"missing": [METADATA]}))
         return made
     with open(metadata, "rb") as file:
@@ -48,7 +48,7 @@ def read(path: Path) -> Checkpoint:
     if isinstance(loaded.value, Stub):
         _Folder(path, loaded.value, made).read()
     elif not made.problems:
-        message = f"{metadata} holds no metadata of a distributed checkpoint"
+        message = f"{metadata} is not the metadata of a distributed checkpoint"
         made.problems.append(Problem("unreadable", message, metadata, {}))
     return made
 
@@ -68,7 +68,7 @@ class _Folder:
         self.epoch: int | None = None
 
     def read(self) -> None:
-        """Locate every tensor; look at every small object."""
+        """Locates every tensor and reads the small objects."""
         parts: dict[str, list[TensorPart]] = {}
         told: int | None = None
         try:
@@ -98,7 +98,7 @@ class _Folder:
             self.made.facts["epoch"] = self.epoch
 
     def _open(self, info: Stub) -> tuple[Path, BinaryIO, int, int] | None:
-        """The file of an entry, open, and the entry's range in it."""
+        """The open file of an entry, and the range of the entry."""
         relative, offset, length = (info.get(k) for k in ("relative_path", "offset", "length"))
         if not isinstance(relative, str) or type(offset) is not int or type(length) is not int:
             return None
@@ -121,7 +121,7 @@ class _Folder:
         size = file.seek(0, 2)
         if offset < 0 or length < 0 or offset + length > size:
             over = max(offset + length - size, 0)
-            self.lost[relative] = f"ends at byte {size}, {over} bytes before an entry's end"
+            self.lost[relative] = f"ends at byte {size}, {over} bytes before the end of an entry"
             return None
         return path, file, offset, length
 
@@ -157,7 +157,7 @@ class _Folder:
         self, name: str, place: tuple[Path, BinaryIO, int, int], first: tuple[int, ...]
     ) -> SavedTensor:
         path, file, offset, length = place
-        role, said = self._role(name)
+        role, shown = self._role(name)
         file.seek(offset)
         head = file.read(4)
         if head == b"PK\x03\x04" or head[:2] == b"\x80\x02":
@@ -165,7 +165,7 @@ class _Folder:
             self.made.problems += _unsafe(opened, path)
             if not isinstance(opened.value, TensorRef):
                 raise tensor_bytes.Lost(f"no tensor at byte {offset} of {path.name}")
-            return tensor_bytes.locate_tensor(opened.value, opened.places, said, role)
+            return tensor_bytes.locate_tensor(opened.value, opened.places, shown, role)
         properties = self.tensors[name].get("properties")
         dtype = properties.state[0] if isinstance(properties, Stub) and properties.state else None
         kind = dtypes.of_torch(dtype.name) if isinstance(dtype, Global) else "unknown"
@@ -174,7 +174,7 @@ class _Folder:
             raise tensor_bytes.Unsupported(kind)
         if tensor_bytes.size_of(shape) * dtypes.SIZES[kind] != length:
             raise tensor_bytes.Lost(f"{length} bytes for a shape of {shape}")
-        return SavedTensor(said, role, kind, shape, Span(path, offset, length))
+        return SavedTensor(shown, role, kind, shape, Span(path, offset, length))
 
     def _chunk(self, name: str, first: tuple[int, ...]) -> tuple[int, ...] | None:
         chunks = self.tensors[name].get("chunks")
@@ -211,7 +211,7 @@ class _Folder:
         return role_of(shown, kind), shown
 
     def _object(self, name: str, info: Stub) -> int | None:
-        """A pickled object beside the tensors: its step, if it tells one."""
+        """Reads a pickled object beside the tensors; it may have the step."""
         place = self._open(info)
         if place is None or place[3] > _SMALL:
             return None
@@ -233,7 +233,7 @@ class _Folder:
         held = sum(part.tensor.numel for part in pieces)
         whole = tensor_bytes.size_of(shape)
         if held < whole:
-            self.lost[name] = f"{held} of its {whole} elements are there"
+            self.lost[name] = f"only {held} of its {whole} elements are present"
         first = pieces[0].tensor
         if len(pieces) == 1 and first.shape == shape:
             self.made.tensors.append(first)
@@ -251,7 +251,7 @@ class _Folder:
             self.made.problems.append(Problem("unreadable", message, self.path, facts))
         elif self.lost:
             name, why = next(iter(self.lost.items()))
-            message = f"{self.path}: {name[:200]}: {why} ({len(self.lost)} losses in all)"
+            message = f"{self.path}: {name[:200]}: {why} ({len(self.lost)} problems in total)"
             facts = {"lost": list(self.lost)[:_LISTED], "lost_count": len(self.lost)}
             self.made.problems.append(Problem("unreadable", message, self.path, facts))
 

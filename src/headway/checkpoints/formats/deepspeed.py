@@ -28,7 +28,7 @@ MAX_FILES = 10_000
 
 
 def folder_of(path: Path) -> Path | None:
-    """The folder with the shards: this one, or the one its `latest` names; None: no DeepSpeed."""
+    """The folder with the shards: this one, or the one that `latest` names; None if neither."""
     if _shards(path):
         return path
     latest = path / "latest"
@@ -66,7 +66,7 @@ def _shards(path: Path) -> list[Path]:
 
 
 def read(path: Path) -> Checkpoint:
-    """The whole folder."""
+    """Reads the folder."""
     made = Checkpoint(path, "deepspeed")
     folder = folder_of(path) or path
     add(folder, made, weights=True)
@@ -76,9 +76,9 @@ def read(path: Path) -> Checkpoint:
 
 
 def add(folder: Path, made: Checkpoint, *, weights: bool) -> None:
-    """Put what the shards of a folder hold into a checkpoint."""
+    """Adds the content of the shards to a checkpoint."""
     if not folder.is_dir():
-        message = f"{made.path}: `latest` names {folder.name}, which is not there"
+        message = f"{made.path}: `latest` names {folder.name}, which does not exist"
         made.problems.append(Problem("unreadable", message, made.path, {"missing": [folder.name]}))
         return
     shards = _shards(folder)
@@ -95,7 +95,7 @@ def add(folder: Path, made: Checkpoint, *, weights: bool) -> None:
 
 def _take(shard: Path, opened: torch_file.OpenedPickle, made: Checkpoint, weights: bool) -> None:
     if opened.format == "pickle" and opened.value is None:
-        message = f"{shard} is no file of torch.save ({shard.stat().st_size} bytes)"
+        message = f"{shard} is not a torch.save file ({shard.stat().st_size} bytes)"
         opened.problems.append(Problem("unreadable", message, shard, {}))
         opened.loaded.damage = None
     problems, unknown = torch_file.problems_of(opened)
@@ -159,7 +159,7 @@ def _partitions(
     rank: str,
     model_rank: str | None,
 ) -> None:
-    """One rank's share: named by its parameters where the file tells them, else by its group."""
+    """The partition of a rank: by parameter if the file names them, else by group."""
     scaler = state.get("loss_scaler")
     if isinstance(scaler, Stub) and isinstance(scaler.get("cur_scale"), (int, float)):
         made.facts["loss_scale"] = float(scaler.get("cur_scale"))
@@ -225,14 +225,14 @@ def _add(
             skipped = made.facts.setdefault("skipped", {})
             skipped[str(kind)] = skipped.get(str(kind), 0) + 1
         except tensor_bytes.Lost as why:
-            message = f"{opened.path}: {name}.{what} is lost: {why}"
+            message = f"{opened.path}: {name}.{what} is incomplete: {why}"
             made.problems.append(
                 Problem("unreadable", message, opened.path, {"lost": [f"{name}.{what}"]})
             )
 
 
 def _slices(slices: list[Any], group: int, ref: TensorRef) -> list[tuple[str, TensorRef]]:
-    """The parameters in a flat partition, each with its share of it."""
+    """The parameters in a flat partition, each with its range."""
     if group >= len(slices) or not isinstance(slices[group], dict):
         return []
     found: list[tuple[str, TensorRef]] = []
@@ -252,7 +252,7 @@ def _slices(slices: list[Any], group: int, ref: TensorRef) -> list[tuple[str, Te
 
 
 def _missing_ranks(folder: Path, shards: list[Path], made: Checkpoint) -> None:
-    """A rank whose shard never arrived."""
+    """Adds a problem for ranks without a shard."""
     ranks: dict[str, set[int]] = {}
     for shard in shards:
         rank = _RANK.search(shard.name)

@@ -34,7 +34,7 @@ _LISTED = 20
 
 
 def is_hf_folder(path: Path) -> bool:
-    """Whether the folder is one: named weights, or the trainer's state beside something saved."""
+    """Whether it has named weights, or the trainer state beside saved tensors."""
     if any((path / name).is_file() for name in (*_WEIGHTS, *_INDICES)):
         return True
     if (path / _STATE).is_file():
@@ -47,7 +47,7 @@ def _shards(path: Path) -> list[Path]:
 
 
 def read(path: Path) -> Checkpoint:
-    """The whole folder."""
+    """Reads the folder."""
     made = Checkpoint(path, "hf-folder")
     _weights(path, made)
     for name in _STATES:
@@ -66,7 +66,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def _inside(path: Path, made: Checkpoint) -> None:
-    """Sharded states that a trainer leaves in the folder: DeepSpeed's and FSDP's."""
+    """Adds sharded states of DeepSpeed and FSDP in the folder."""
     folder = deepspeed.folder_of(path)
     if folder is not None:
         step = made.step
@@ -110,7 +110,7 @@ def _shard_name(match: re.Match[str], number: int, count: int) -> str:
 
 
 def _file(path: Path, made: Checkpoint) -> None:
-    """One file of weights."""
+    """Reads a file of weights."""
     with open(path, "rb") as file:
         size = file.seek(0, 2)
         file.seek(0)
@@ -132,7 +132,7 @@ def _file(path: Path, made: Checkpoint) -> None:
 
 
 def _pickled(path: Path, made: Checkpoint, *, moments: bool) -> None:
-    """A file of torch.save beside or among the weights."""
+    """Reads a torch.save file beside or among the weights."""
     try:
         with open(path, "rb") as file:
             size = file.seek(0, 2)
@@ -168,7 +168,7 @@ def _pickled(path: Path, made: Checkpoint, *, moments: bool) -> None:
 def _from_index(index: Path, made: Checkpoint) -> None:
     names = safetensors.index_of(index)
     if names is None:
-        message = f"{index} is no index of weights: it has no `weight_map`"
+        message = f"{index} is not an index of weights: it has no `weight_map`"
         made.problems.append(Problem("unreadable", message, index, {}))
         for shard in _shards(index.parent):
             _file(shard, made)
@@ -189,44 +189,44 @@ def _from_index(index: Path, made: Checkpoint) -> None:
         absent = [name for name in names if name not in there and not made.facts.get("skipped")]
         if absent:
             message = (
-                f"{index} names {len(names)} tensors, {len(absent)} of them are not in the files, "
-                f"{absent[0][:200]} first"
+                f"{index} names {len(names)} tensors, but the files do not have {len(absent)} of "
+                f"them (first: {absent[0][:200]})"
             )
             facts = {"lost": absent[:_LISTED], "lost_count": len(absent)}
             made.problems.append(Problem("unreadable", message, index, facts))
 
 
 def _missing(path: Path, made: Checkpoint, gone: list[str], count: int, lost: list[str]) -> None:
-    said = f"{path}: {len(gone)} of its files are missing, {gone[0][:200]} first"
+    message = f"{path}: {len(gone)} of its files are missing (first: {gone[0][:200]})"
     if lost:
-        said += f"; {len(lost)} tensors are lost with it"
+        message += f", and {len(lost)} tensors with them"
     facts: dict[str, Any] = {"missing": gone[:_LISTED], "files": count}
     if lost:
         facts |= {"lost": lost[:_LISTED], "lost_count": len(lost)}
-    made.problems.append(Problem("unreadable", said, path, facts))
+    made.problems.append(Problem("unreadable", message, path, facts))
 
 
 def _state(path: Path, made: Checkpoint) -> None:
-    """What the trainer noted."""
+    """Reads the state of the trainer."""
     state = path / _STATE
     if not state.is_file():
         return
     try:
         if state.stat().st_size > MAX_STATE:
             return
-        said = json.loads(state.read_bytes())
+        content = json.loads(state.read_bytes())
     except (ValueError, RecursionError):
-        message = f"{state} is not JSON: it was cut off or is damaged"
+        message = f"{state} is not valid JSON: truncated or damaged"
         made.problems.append(Problem("unreadable", message, state, {"bytes": state.stat().st_size}))
         return
-    step = checkpoint_info.step_from_content(said)
+    step = checkpoint_info.step_from_content(content)
     made.step = step if step is not None else made.step
-    if isinstance(said, dict) and isinstance(said.get("epoch"), (int, float)):
-        made.facts["epoch"] = said["epoch"]
+    if isinstance(content, dict) and isinstance(content.get("epoch"), (int, float)):
+        made.facts["epoch"] = content["epoch"]
 
 
 def read_sharded(path: Path, kind: str) -> Checkpoint:
-    """Weights with an index, and nothing else of a folder."""
+    """Reads weights with an index, and nothing else in the folder."""
     index = path
     if path.is_dir():
         index = next(iter(sorted(path.glob("*.safetensors.index.json"))))
@@ -237,5 +237,5 @@ def read_sharded(path: Path, kind: str) -> Checkpoint:
 
 
 def parts_of(tensors: list[SavedTensor]) -> set[Path]:
-    """The files a checkpoint's tensors lie in."""
+    """The files with the tensors of a checkpoint."""
     return {tensor.span.file for tensor in tensors}

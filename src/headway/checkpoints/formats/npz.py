@@ -1,4 +1,4 @@
-"""`.npz`: a zip of numpy arrays, stored or deflated. Arrays of objects are gone through inertly."""
+"""`.npz`: a zip archive of numpy arrays. Arrays of objects are interpreted, never unpickled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _NoArray(Exception):
 
 
 def checkpoint(path: Path) -> Checkpoint:
-    """One file."""
+    """Reads a file."""
     made = Checkpoint(path, "npz", checkpoint_info.step_from_name(path))
     with open(path, "rb") as file:
         size = file.seek(0, 2)
@@ -29,7 +29,7 @@ def checkpoint(path: Path) -> Checkpoint:
             entries = list(zip_archive.read_directory(file, size).values())
         except zip_archive.BadZip as error:
             entries = _recover(file, size)
-            message = f"{path}: {error}; {len(entries)} arrays of it are whole"
+            message = f"{path}: {error}; {len(entries)} arrays are complete"
             made.problems.append(
                 Problem("unreadable", message, path, {"bytes": size, "whole": len(entries)})
             )
@@ -57,7 +57,7 @@ def _add(path: Path, file: BinaryIO, entry: zip_archive.ZipEntry, made: Checkpoi
     head, body = _header(file, entry)
     code, shape, fortran = head["descr"], head["shape"], bool(head["fortran_order"])
     if not isinstance(shape, tuple) or not all(type(n) is int for n in shape):
-        raise _NoArray("its shape is no tuple of whole numbers")
+        raise _NoArray("its shape is not a tuple of integers")
     if isinstance(code, str) and code.lstrip("<>|=") in ("O", "O8", "O4"):
         _objects(path, file, entry, body, made)
         return
@@ -88,14 +88,14 @@ def _add(path: Path, file: BinaryIO, entry: zip_archive.ZipEntry, made: Checkpoi
 
 
 def _header(file: BinaryIO, entry: zip_archive.ZipEntry) -> tuple[dict[str, Any], int]:
-    """The header of an array, and how many bytes it takes."""
+    """(header of an array, its length in bytes)."""
     data = b""
     for chunk in zip_archive.entry_chunks(file, entry, 4096):
         data += chunk
         if len(data) >= MAX_HEADER + 12:
             break
     if data[:6] != b"\x93NUMPY" or len(data) < 12:
-        raise _NoArray("it is no numpy array")
+        raise _NoArray("it is not a numpy array")
     if data[6] == 1:
         start, length = 10, struct.unpack_from("<H", data, 8)[0]
     else:
@@ -105,16 +105,16 @@ def _header(file: BinaryIO, entry: zip_archive.ZipEntry) -> tuple[dict[str, Any]
     try:
         head = ast.literal_eval(data[start : start + length].decode("latin1").strip())
     except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError) as error:
-        raise _NoArray("its header makes no sense") from error
+        raise _NoArray("its header is invalid") from error
     if not isinstance(head, dict) or not {"descr", "shape", "fortran_order"} <= set(head):
-        raise _NoArray("its header makes no sense")
+        raise _NoArray("its header is invalid")
     return head, start + length
 
 
 def _objects(
     path: Path, file: BinaryIO, entry: zip_archive.ZipEntry, body: int, made: Checkpoint
 ) -> None:
-    """An array of objects is a pickle: what it would ask for is what matters."""
+    """Judges the pickle of an array of objects."""
     data = zip_archive.read_entry(file, entry, inert_pickle.MAX_PICKLE)
     dangerous, unknown = judge_pickle(inert_pickle.load(data[body:]))
     name = entry.name.removesuffix(".npy")[:200]
@@ -122,11 +122,11 @@ def _objects(
     if unknown:
         made.facts.setdefault("stubbed", []).extend(unknown[:100])
     if dangerous:
-        said = ", ".join(f"{key}({value})" for key, value in list(dangerous.items())[:3])
+        calls = ", ".join(f"{key}({value})" for key, value in list(dangerous.items())[:3])
         made.problems.append(
             Problem(
                 "unsafe",
-                f"{path}: array {name!r} would run code when it is loaded (allow_pickle): {said}",
+                f"{path}: array {name!r} would run code when it is loaded (allow_pickle): {calls}",
                 path,
                 {"globals": list(dangerous)[:100]},
             )
@@ -134,7 +134,7 @@ def _objects(
 
 
 def _recover(file: BinaryIO, size: int) -> list[zip_archive.ZipEntry]:
-    """The whole entries of an archive that lost its directory."""
+    """The complete entries of an archive without a directory."""
     found: list[zip_archive.ZipEntry] = []
     at = 0
     while (header := zip_archive.local_name(file, at)) is not None and len(found) < MAX_ENTRIES:

@@ -32,7 +32,7 @@ def recognised(head: bytes, size: int) -> bool:
 
 
 def read(path: Path) -> tuple[list[SavedTensor], dict[str, Any], list[Problem]]:
-    """Tensors, metadata and what is wrong."""
+    """(tensors, metadata, problems)."""
 
     def broken(what: str, **facts: Any) -> tuple[list[SavedTensor], dict[str, Any], list[Problem]]:
         return [], {}, [Problem("unreadable", f"{path}: {what}", path, facts)]
@@ -51,7 +51,7 @@ def read(path: Path) -> tuple[list[SavedTensor], dict[str, Any], list[Problem]]:
         if 8 + length > size:
             missing = 8 + length - size
             return broken(
-                f"cut off in its header: {missing} bytes of at least {8 + length} are missing",
+                f"truncated in its header: {missing} bytes of at least {8 + length} are missing",
                 bytes=size,
                 missing_bytes=missing,
             )
@@ -95,12 +95,12 @@ def _tensors(
             found.append(SavedTensor(name, role_of(name, kind), kind, shape, span))
     problems: list[Problem] = []
     if expected > size:
-        some = f", {lost[0]} first" if lost else ""
+        some = f" (first: {lost[0]})" if lost else ""
         problems.append(
             Problem(
                 "unreadable",
-                f"{path} is cut off: {expected - size} bytes of {expected} are missing, "
-                f"{len(lost)} of {len(header)} tensors are lost{some}",
+                f"{path} is truncated: {expected - size} bytes of {expected} are missing, and with "
+                f"them {len(lost)} of {len(header)} tensors{some}",
                 path,
                 {
                     "bytes": size,
@@ -116,14 +116,14 @@ def _tensors(
         problems.append(
             Problem(
                 "unreadable",
-                f"{path}: its header makes no sense for {len(wrong)} tensors, {name[:200]}: {why}",
+                f"{path}: its header is invalid for {len(wrong)} tensors; {name[:200]}: {why}",
                 path,
                 {"lost": [key[:200] for key in list(wrong)[:_LISTED]], "lost_count": len(wrong)},
             )
         )
     overlap = _overlap(found)
     if overlap is not None:
-        message = f"{path}: {overlap[0]} and {overlap[1]} claim the same bytes"
+        message = f"{path}: {overlap[0]} and {overlap[1]} have the same bytes"
         problems.append(Problem("unreadable", message, path, {"overlap": list(overlap)}))
     if skipped:
         facts["skipped"] = skipped
@@ -134,9 +134,9 @@ def _entry(entry: Any) -> tuple[str, tuple[int, ...], int, int]:
     dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     numbers = [*shape, begin, end]
     if not isinstance(dtype, str) or not all(type(n) is int and n >= 0 for n in numbers):
-        raise ValueError("its shape or offsets are no whole numbers")
+        raise ValueError("its shape or offsets are not integers")
     if end < begin:
-        raise ValueError(f"it ends at byte {end}, before it begins ({begin})")
+        raise ValueError(f"it ends at byte {end}, before its start ({begin})")
     return dtype, tuple(shape), begin, end
 
 
@@ -153,7 +153,7 @@ def _plain(metadata: dict[Any, Any]) -> dict[str, str]:
 
 
 def checkpoint(path: Path) -> Checkpoint:
-    """One file."""
+    """Reads a file."""
     tensors, facts, problems = read(path)
     step = None
     for key, value in (facts.get("metadata") or {}).items():
@@ -164,14 +164,14 @@ def checkpoint(path: Path) -> Checkpoint:
 
 
 def index_of(path: Path) -> dict[str, str] | None:
-    """The weight map of an index; None: it is none."""
+    """The weight map of an index; None if it is not an index."""
     try:
         if path.stat().st_size > MAX_INDEX:
             return None
-        said = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    names = said.get("weight_map") if isinstance(said, dict) else None
+    names = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(names, dict) or not names:
         return None
     if not all(isinstance(value, str) for value in names.values()):

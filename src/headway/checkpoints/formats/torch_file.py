@@ -24,12 +24,12 @@ from headway.checkpoints.zip_archive import PickleMember
 
 _KEY = re.compile(r"^(?:[^/]*/)?(?:data|constants)/([^/]+)$")
 _LISTED = 20
-"""Names given in full in a message's facts."""
+"""Names listed in the facts of a problem."""
 
 
 @dataclass
 class OpenedPickle:
-    """A pickle that was gone through, its storages placed."""
+    """An interpreted pickle with the places of its storages."""
 
     path: Path
     format: str
@@ -37,20 +37,20 @@ class OpenedPickle:
     places: StoragePlaces
     problems: list[Problem] = field(default_factory=list)
     missing: int = 0
-    """Bytes cut off."""
+    """Missing bytes of a truncated file."""
     main: str = ""
-    """The member of the archive that `torch.load` reads."""
+    """The archive member that `torch.load` reads."""
     others: list[PickleMember] = field(default_factory=list)
-    """Further pickles of the archive."""
+    """Further pickles in the archive."""
 
     @property
     def value(self) -> Any:
-        """The object."""
+        """The root object."""
         return self.loaded.value
 
 
 def read(path: Path, file: BinaryIO, *, start: int = 0, size: int | None = None) -> OpenedPickle:
-    """A file, or `size` bytes of it."""
+    """Reads a file, or `size` bytes of it."""
     whole = file.seek(0, 2)
     size = whole - start if size is None else size
     file.seek(start)
@@ -120,7 +120,7 @@ def _order(file: BinaryIO, entries: dict[str, zip_archive.ZipEntry]) -> str:
 
 
 def _recover(path: Path, file: BinaryIO, start: int, size: int, why: str) -> OpenedPickle:
-    """An archive without its end: the entries in a row, as far as they go."""
+    """Reads a truncated archive: its entries one after the other, as far as they go."""
     end = start + size
     at = start
     places = StoragePlaces(path)
@@ -166,18 +166,18 @@ def _recover(path: Path, file: BinaryIO, start: int, size: int, why: str) -> Ope
     lost = [ref.nbytes for key, ref in storages.items() if key not in places.keys]
     missing = max(sum(lost) - torn, 0)
     facts: dict[str, Any] = {"bytes": size, "missing_bytes": missing}
-    said = f"{path}: {why}"
+    message = f"{path}: {why}"
     if broken:
-        said += f" (its pickle is damaged: {loaded.damage})"
+        message += f" (its pickle is damaged: {loaded.damage})"
     elif missing:
-        said += f"; at least {missing} bytes of {size + missing} are missing"
+        message += f"; at least {missing} bytes of {size + missing} are missing"
     loaded.damage = None
-    problem = Problem("unreadable", said, path, facts)
+    problem = Problem("unreadable", message, path, facts)
     return OpenedPickle(path, "torch-zip", loaded, places, [problem], missing, main, others)
 
 
 def _next_header(file: BinaryIO, at: int, end: int) -> int | None:
-    """Where the next entry starts: after padding and the sizes of the last one."""
+    """Where the next entry starts: after padding and the sizes of the previous one."""
     if at >= end:
         return None
     file.seek(at)
@@ -200,7 +200,7 @@ def _read_stream(path: Path, file: BinaryIO, start: int, size: int) -> OpenedPic
         opened.problems.append(
             Problem(
                 "unreadable",
-                f"{path} is cut off: {stream.missing} bytes of {size + stream.missing} are missing",
+                f"{path} is truncated: {stream.missing} of {size + stream.missing} bytes missing",
                 path,
                 {"bytes": size, "missing_bytes": stream.missing},
             )
@@ -208,11 +208,11 @@ def _read_stream(path: Path, file: BinaryIO, start: int, size: int) -> OpenedPic
     return opened
 
 
-# -- what is in it --------------------------------------------------------------------------------
+# -- content --------------------------------------------------------------------------------------
 
 
 def problems_of(opened: OpenedPickle, *, where: str = "") -> tuple[list[Problem], list[str]]:
-    """What is wrong with a pickle, and the unknown classes it names."""
+    """The problems of a pickle, and the unknown classes it names."""
     loaded = opened.loaded
     name = where or str(opened.path)
     if loaded.damage is not None and not any(p.kind == "unreadable" for p in opened.problems):
@@ -230,7 +230,7 @@ def problems_of(opened: OpenedPickle, *, where: str = "") -> tuple[list[Problem]
 
 
 def _of_others(opened: OpenedPickle, name: str, unknown: list[str]) -> list[Problem]:
-    """The same of the pickles beside the main one; the unknown classes are added."""
+    """The same for the pickles beside the main one; adds their unknown classes."""
     problems = []
     traps: dict[str, dict[str, str]] = {}
     for member in opened.others:
@@ -243,9 +243,8 @@ def _of_others(opened: OpenedPickle, name: str, unknown: list[str]) -> list[Prob
         further = f", and {len(traps) - 1} more of its members" if len(traps) > 1 else ""
         message = (
             f"{name}: its member {first[:200]!r} would run code when it is unpickled: "
-            f"{_list_calls(dangerous)}{further}; torch.load reads {opened.main!r} of it, "
-            "and nothing was "
-            "loaded here"
+            f"{_list_calls(dangerous)}{further}. torch.load reads {opened.main!r}; headway loaded "
+            "nothing"
         )
         facts = {
             "members": [member[:200] for member in traps][:_LISTED],
@@ -255,17 +254,17 @@ def _of_others(opened: OpenedPickle, name: str, unknown: list[str]) -> list[Prob
     closed = [member for member in opened.others if member.loaded is None]
     if closed:
         one = closed[0]
-        message = f"{name}: its member {one.name[:200]!r} could not be looked into: {one.why}"
+        message = f"{name}: its member {one.name[:200]!r} could not be examined: {one.why}"
         facts = {"members": [member.name[:200] for member in closed][:_LISTED]}
         problems.append(Problem("unreadable", message, opened.path, facts))
     return problems
 
 
 def _list_calls(dangerous: dict[str, str]) -> str:
-    said = ", ".join(
+    calls = ", ".join(
         f"{key}({value})" if value else key for key, value in list(dangerous.items())[:3]
     )
-    return f"{said} and {len(dangerous) - 3} more" if len(dangerous) > 3 else said
+    return f"{calls} and {len(dangerous) - 3} more" if len(dangerous) > 3 else calls
 
 
 def _dangerous_facts(dangerous: dict[str, str]) -> dict[str, Any]:
@@ -275,7 +274,7 @@ def _dangerous_facts(dangerous: dict[str, str]) -> dict[str, Any]:
 def tensors_of(
     opened: OpenedPickle,
 ) -> tuple[list[SavedTensor], TensorWalk, dict[str, Any], list[Problem]]:
-    """The tensors that can be located, and what is to be said about the others."""
+    """The tensors that can be located, and problems of the others."""
     walk = TensorWalk()
     leaves = list(walk.leaves(opened.value))
     names = moment_names(leaves, walk.optimizers)
@@ -313,20 +312,20 @@ def tensors_of(
     problems = []
     if lost:
         one, reason = next(iter(lost.items()))
-        said = f"{len(lost)} of {len(leaves)} tensors are lost, {one[:200]} first"
+        summary = f"{len(lost)} of {len(leaves)} tensors are incomplete (first: {one[:200]})"
         facts_lost = {"lost": list(lost)[:_LISTED], "lost_count": len(lost), "whole": len(found)}
         cut = next((p for p in opened.problems if p.kind == "unreadable"), None)
         if cut is None:
-            message = f"{opened.path}: {said}: {reason}"
+            message = f"{opened.path}: {summary}: {reason}"
             problems.append(Problem("unreadable", message, opened.path, facts_lost))
         else:
-            cut.message += f"; {said}"
+            cut.message += f"; {summary}"
             cut.facts.update(facts_lost)
     return found, walk, facts, problems
 
 
 def checkpoint(path: Path, opened: OpenedPickle) -> Checkpoint:
-    """A file on its own."""
+    """Reads a single file."""
     problems, unknown = problems_of(opened)
     tensors, walk, facts, lost = tensors_of(opened)
     made = Checkpoint(path, opened.format, None, tensors, facts, [*problems, *lost])
@@ -365,20 +364,20 @@ def _scaler(root: dict[Any, Any], made: Checkpoint) -> None:
 
 
 def _optimizer_step(walk: TensorWalk, tensors: list[SavedTensor]) -> int | None:
-    """The number of updates an optimizer counted."""
+    """The number of updates that an optimizer counted."""
     for optimizer in walk.optimizers:
         if isinstance(optimizer.state, dict):
             for kept in optimizer.state.values():
-                said = kept.get("step") if isinstance(kept, dict) else None
-                if isinstance(said, (int, float)) and not isinstance(said, bool):
-                    return int(said)
-                if isinstance(said, TensorRef):
+                step = kept.get("step") if isinstance(kept, dict) else None
+                if isinstance(step, (int, float)) and not isinstance(step, bool):
+                    return int(step)
+                if isinstance(step, TensorRef):
                     return read_step_counter(tensors)
     return None
 
 
 def worth_reading(opened: OpenedPickle) -> bool:
-    """Whether a plain pickle has anything a checkpoint would: arrays, tensors, or a trap."""
+    """Whether a plain pickle has arrays, tensors or dangerous calls."""
     if opened.format != "pickle":
         return True
     dangerous, _ = judge_pickle(opened.loaded)

@@ -1,4 +1,4 @@
-"""`torch.save` before 1.6, and plain pickles: a row of pickles, then the storages one by one."""
+"""`torch.save` before 1.6, and plain pickles: several pickles, then the storages."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 
 @dataclass
 class PickleStream:
-    """A file that was gone through."""
+    """An interpreted file."""
 
     loaded: Loaded
     storages: dict[str, StorageRef] = field(default_factory=dict)
     legacy: bool = True
-    """Whether it is torch's; a plain pickle otherwise."""
+    """Whether torch wrote it; otherwise it is a plain pickle."""
     missing: int = 0
-    """Bytes that should follow and do not."""
+    """Missing bytes at the end."""
 
 
 def storage_of(pid: Any, known: dict[str, StorageRef], byteorder: str = "little") -> Any:
-    """What a persistent id of torch stands for; a stub when it is something else."""
+    """The storage of a persistent id; a stub for any other id."""
     if not isinstance(pid, tuple) or not pid:
         return Stub("", "persistent", (pid,))
     if pid[0] == "module" and len(pid) > 1:
@@ -57,7 +57,7 @@ def storage_of(pid: Any, known: dict[str, StorageRef], byteorder: str = "little"
 
 
 def _view(root: StorageRef, view: tuple[Any, ...]) -> Any:
-    """A part of a storage, from the days when storages had views."""
+    """A view of a storage, which old versions of torch had."""
     _, offset, size = view
     if not (isinstance(offset, int) and isinstance(size, int)):
         return root
@@ -65,7 +65,7 @@ def _view(root: StorageRef, view: tuple[Any, ...]) -> Any:
 
 
 class ViewRef(StorageRef):
-    """Its place follows its root's."""
+    """A view of a storage; its place follows from that of its root."""
 
     __slots__ = ("offset", "root")
 
@@ -75,14 +75,14 @@ class ViewRef(StorageRef):
 
 
 def root_of(ref: StorageRef) -> StorageRef:
-    """The storage a view is of; itself otherwise."""
+    """The storage of a view; any other storage is returned."""
     return ref.root if isinstance(ref, ViewRef) else ref
 
 
 def read_stream(
     file: BinaryIO, *, start: int = 0, limit: int | None = None, nesting: int = 0
 ) -> PickleStream:
-    """The object, and every storage with its place; what is cut off stays without one."""
+    """The object, and the place of every storage that is not cut off."""
     end = limit if limit is not None else file.seek(0, 2)
     file.seek(start)
     storages: dict[str, StorageRef] = {}
@@ -130,17 +130,17 @@ def _place(
     for key in keys.value:
         ref = storages.get(str(key))
         if ref is None:
-            stream.loaded.damage = f"storage {str(key)[:40]!r} is listed and never used"
+            stream.loaded.damage = f"storage {str(key)[:40]!r} is listed but not used"
             return
         file.seek(at)
         head = file.read(8) if at + 8 <= end else b""
         length = ref.nbytes
         if len(head) == 8:
             form = "<q" if ref.byteorder == "little" else ">q"
-            said = struct.unpack(form, head)[0]
-            if said != ref.numel:
+            count = struct.unpack(form, head)[0]
+            if count != ref.numel:
                 stream.loaded.damage = (
-                    f"storage {ref.key!r} has {said} elements at byte {at}, "
+                    f"storage {ref.key!r} has {count} elements at byte {at}, "
                     f"{ref.numel} in the pickle"
                 )
                 return
