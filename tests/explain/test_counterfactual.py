@@ -101,7 +101,7 @@ def test_weights_and_buffers_are_named_and_not_tried() -> None:
     weight = Operand("body.weight", "weight", (1, 3), "float32", nan=1)
     origin = Origin("poisoned-weight", "", "forward", "linear", inputs=(weight,))
     (remedy,) = select_remedies(origin, None, scene, "deterministic")
-    assert remedy.text == "Go back to weights from before body.weight turned bad"
+    assert remedy.text == "Roll back to weights from before body.weight became non-finite"
     trial = judge_trial(remedy, None, None)
     assert trial.tried == "not tried"
     assert trial.why
@@ -127,6 +127,6 @@ def test_what_is_said_of_an_outcome() -> None:
     assert error.tried == "not tried"
     assert "RuntimeError: no" in error.why
     assert judge_trial(remedy, Outcome(), None).tried == "not tried"
-    assert judge_trial(remedy, None, None).why == "no pass was left for it"
+    assert judge_trial(remedy, None, None).why == "the limit on passes was reached"
     assert judge_trial(Bf16(), fine, None).tried == "not tried"  # nothing was in float16
     assert judge_trial(Advice("x", "Do x", "because"), fine, None).why == "because"

@@ -310,14 +310,17 @@ def test_only_guilty_rows_reach_the_disk(tmp_path: Path) -> None:
     ("options", "why"),
     [
         ({"capture": "off"}, "private"),
-        ({"most_bytes": 64}, "too large: 128 B, at most 64 B"),
-        ({"batches": []}, "nobody handed it out"),
-        ({"explanation": replace(EXPLANATION, origins=()), "capture": "guilty-rows"}, "told"),
+        ({"most_bytes": 64}, "too large: 128 B (limit 64 B)"),
+        ({"batches": []}, "no loader returned it"),
+        (
+            {"explanation": replace(EXPLANATION, origins=()), "capture": "guilty-rows"},
+            "samples are unknown",
+        ),
         (
             {"explanation": OTHER, "batches": [torch.ones(8)] * 2, "capture": "guilty-rows"},
             "2 batches",
         ),
-        ({"batches": [torch.ones(2)], "capture": "guilty-rows"}, "told apart"),
+        ({"batches": [torch.ones(2)], "capture": "guilty-rows"}, "cannot be separated"),
     ],
 )
 def test_why_the_data_were_not_kept(tmp_path: Path, options: dict[str, Any], why: str) -> None:
@@ -449,7 +452,7 @@ def test_data_that_cannot_be_looked_at_do_not_cost_the_rest(tmp_path: Path) -> N
     ],
 )
 def test_a_batch_of_another_form_does_not_fit(stored: Any, template: Any) -> None:
-    with pytest.raises(UsageError, match="does not fit"):
+    with pytest.raises(UsageError, match="does not match the loader"):
         unpack(pack(stored), template)
 
 
@@ -527,12 +530,12 @@ def test_a_single_flipped_bit(whole: Path, data: st.DataObject) -> None:
 
 
 def test_foreign_folders(tmp_path: Path, whole: Path) -> None:
-    with pytest.raises(UnreadableInput, match="there is no"):
+    with pytest.raises(UnreadableInput, match="does not exist"):
         incident_folder.read_incident(tmp_path / "nowhere")
-    with pytest.raises(UnreadableInput, match="is no incident"):
+    with pytest.raises(UnreadableInput, match="is not an incident"):
         incident_folder.read_incident(tmp_path)
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UnreadableInput, match="is no incident"):
+    with pytest.raises(UnreadableInput, match="is not an incident"):
         incident_folder.read_incident(tmp_path / "file")
     with pytest.raises(UnreadableInput, match=r"such as .*1-step12"):
         incident_folder.read_incident(whole.parents[1])
@@ -548,13 +551,13 @@ def test_foreign_folders(tmp_path: Path, whole: Path) -> None:
     ("change", "words"),
     [
         ({"schema": 2}, "upgrade"),
-        ({"tool": "other"}, "no incident of headway"),
+        ({"tool": "other"}, "not an incident of headway"),
         ({"step": None}, "can read"),
         ({"explanation": {"step": 1}}, "can read"),
         ({"explanation": {**EXPLANATION.to_dict(), "guilt": "the butler"}}, "can read"),
         ({"explanation": {**EXPLANATION.to_dict(), "summary": [1]}}, "can read"),
         ({"explanation": {**EXPLANATION.to_dict(), "trials": [{"key": "x"}]}}, "can read"),
-        ({"files": {"../../secret": {}}}, "names a file of no incident"),
+        ({"files": {"../../secret": {}}}, "lists an unknown file"),
         ({"files": {"batch.pt": {}}}, "can read"),
         ({"files": []}, "can read"),
         ({"script": "rm -rf"}, "can read"),

@@ -305,7 +305,7 @@ def test_what_torch_calls_for_the_line_is_guarded(tmp_path: Path) -> None:
     assert remedy is not None
     trial = attempt(scene, step, remedy)
     assert trial.tried == "cured", trial
-    assert "let no row be masked completely" in remedy.text
+    assert "do not mask a complete row" in remedy.text
     leaves_nothing(scene, step, remedy, scene_of(model, (x, torch.zeros(2, 2, dtype=torch.bool))))
     opened = mask.masked_fill(mask.all(-1, keepdim=True), False)  # by hand
     assert run(scene_of(model, (x, opened)), step).finite

@@ -383,7 +383,7 @@ def test_everything_in_float32_in_a_half_model() -> None:
     step = plain_step(model)
     remedy = named("fp32", origin, scene)
     assert not remedy.keepable
-    with pytest.raises(ValueError, match="cannot stay in force"):
+    with pytest.raises(ValueError, match="cannot stay active"):
         remedy.keep(scene)
     assert attempt(scene, step, remedy).tried == "cured"
     assert all(p.dtype is torch.float16 for p in model.parameters())

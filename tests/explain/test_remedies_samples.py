@@ -177,7 +177,7 @@ def test_named_samples_are_left_out() -> None:
     origin = Origin("log-of-zero", "", "forward", "log", rows=(3, 5))
     assert not run(scene, step).finite
     (remedy,) = select_remedies(origin, None, scene, "deterministic")
-    assert remedy.text == "Drop or mend samples 3, 5 (data set: 1871, 1873)"
+    assert remedy.text == "Fix or remove samples 3, 5 (data set: 1871, 1873)"
     assert remedy.safe
     assert not remedy.keepable
     assert attempt(scene, step, remedy).tried == "cured"
@@ -201,7 +201,7 @@ def test_a_poisoned_batch_whose_rows_nobody_named() -> None:
     scene = scene_of(net, (x, y))
     origin = Origin("poisoned-batch", "", "forward", "linear")
     (remedy,) = select_remedies(origin, None, scene, "deterministic")
-    assert remedy.text == "Drop or mend sample 6"
+    assert remedy.text == "Fix or remove sample 6"
     assert attempt(scene, log_step(net), remedy).tried == "cured"
 
 
@@ -210,7 +210,7 @@ def test_a_batch_of_nothing_but_guilty_samples() -> None:
     scene = scene_of(net, labels(0, 1, size=2))
     trial = attempt(scene, log_step(net), DropSamples(scene, {0: [0, 1]}))
     assert trial.tried == "not tried"
-    assert "none is left" in trial.why
+    assert "none can replace them" in trial.why
 
 
 def test_several_batches_in_a_step() -> None:
@@ -220,7 +220,7 @@ def test_several_batches_in_a_step() -> None:
     assert not run(scene, step).finite
     remedy = DropSamples(scene, {1: [2], 2: [0, 1]})
     assert remedy.text == (
-        "Drop or mend sample 2 of batch 1 of the step; samples 0, 1 of batch 2 of the step"
+        "Fix or remove sample 2 of batch 1 of the step; samples 0, 1 of batch 2 of the step"
     )
     assert attempt(scene, step, remedy).tried == "cured"
     there = DropSamples.fitting(
@@ -271,12 +271,12 @@ def test_no_sample_is_blamed_where_none_is_guilty() -> None:
     found = search(scene, lambda batch: log_step(net)(batch) * float("nan"), most=8)
     assert found.found is None
     assert found.passes == 8
-    assert found.why == "8 passes were not enough"
+    assert found.why == "8 passes are not enough"
     without_end = search(scene, lambda batch: log_step(net)(batch) * float("nan"), most=1000)
     assert without_end.found is None
-    assert without_end.why == "no set of samples cures the step when it is left out"
+    assert without_end.why == "leaving out samples does not fix the step"
     assert search(scene_of(net, labels(0, size=1)), log_step(net), most=8).why == (
-        "there is only one sample in the step"
+        "the step has only one sample"
     )
 
 
@@ -287,7 +287,7 @@ def test_several_guilty_samples_and_too_few_passes() -> None:
     assert found.found is not None
     assert not found.minimal
     assert {0, 3, 5} <= set(found.found.rows[0])
-    assert found.why == "5 passes were not enough"
+    assert found.why == "5 passes are not enough"
     assert attempt(scene, log_step(net), found.found).tried == "cured"
 
 

@@ -199,4 +199,4 @@ def test_what_did_not_fail_again_is_not_cured_by_anything() -> None:
     assert remedy.key == "deterministic"
     trial = attempt(scene, lambda batch: scene.models[0](batch).mean(), remedy)
     assert trial.tried == "not tried"
-    assert "did not fail again" in trial.why
+    assert "does not fail again" in trial.why

@@ -177,5 +177,5 @@ class Framework:
 def test_a_line_that_was_told_is_not_said_to_be_unknown(caplog: pytest.LogCaptureFixture) -> None:
     with ScriptLauncher(settings=Settings(), policy=Policy(replay_gap=0)):
         Framework().fit(torch.randn(40, 4))
-    assert "why: Log of a negative number" in caplog.text
+    assert "why: Log of a negative value" in caplog.text
     assert "could not be run again" not in caplog.text

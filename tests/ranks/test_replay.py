@@ -58,7 +58,7 @@ def assert_carried(outcomes: Sequence[Outcome], rank: int = 1) -> None:
     assert found["spike"]["rows"] == (3,)
     assert found["trials"][0] == {
         "key": "drop-samples",
-        "text": "Drop or mend sample 3",
+        "text": "Fix or remove sample 3",
         "tried": "cured",
         "why": "",
     }
@@ -91,7 +91,7 @@ def test_two_guilty_ranks() -> None:
     """One speaks for both; leaving out samples is tried on both."""
     [outcomes] = ran(2, [Plan(bad=((7, 0, 2), (7, 1, 3)))])
     assert_named(outcomes, rank=0, row=2)
-    assert "rank 1 made one, too: log" in outcomes[0].explanations[0]["notes"][0]
+    assert "rank 1 has an origin too: log" in outcomes[0].explanations[0]["notes"][0]
 
 
 PLACES = ("begin", "forward", "end", "backward")
@@ -116,7 +116,7 @@ def test_a_rank_that_raises_holds_nobody_up(kind: str, traps: Sequence[Any]) -> 
         assert plan.trap is not None
         if plan.trap[2] == 0:
             assert found["nature"] == "unknown"
-            assert "the step could not be run again: ValueError: a trap" in found["headline"]
+            assert "the step could not be re-run: ValueError: a trap" in found["headline"]
             assert found["rank"] is None
         else:
             assert found["rank"] == 1

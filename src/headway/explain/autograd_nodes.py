@@ -16,30 +16,28 @@ from headway.explain.traced_call import BadInput, TracedCall
 from headway.torch_adapters.autograd_graph import node_number
 from headway.torch_adapters.runtime_state import LEAF_NUMBER, last_node_number
 
-# The named parts of a loss: their values, and which ops each was computed by.
-
 MOST_NODES = 200_000
 
 
 @dataclass(slots=True)
 class TracedComponent:
-    """A named part of the loss."""
+    """A named loss component."""
 
     name: str
     value: float
     sources: tuple[BadInput, ...]
-    """Where it comes from, if it is bad."""
+    """Where its non-finite values come from."""
     number: int | None
-    """Of the node it was made with."""
+    """Number of the autograd node that created it."""
     numbers: frozenset[int] = frozenset()
-    """Of all the nodes of its graph."""
+    """Numbers of all nodes of its graph."""
 
 
 def read_component_graphs(
     roots: Sequence[Tensor], components: Mapping[str, Tensor], found: Mapping[str, TracedComponent]
 ) -> None:
-    """Fill in the graphs: of a component that was detached, that part of the loss's graph which
-    begins where the component was made."""
+    """Fill in `numbers`. For a detached component: the part of the graph of the loss that begins at
+    the node which created it."""
     whole: dict[int | None, Any] = {
         node_number(node): node for node in walk_nodes(root.grad_fn for root in roots)
     }
@@ -61,10 +59,8 @@ def walk_nodes(starts: Iterable[Any]) -> Iterator[Any]:
                 todo.append(following)
 
 
-# From a node of autograd to the forward op it belongs to.
-
-# Nodes are numbered in the order of the forward, each thread for itself. The first op that is seen
-# while a number is the latest is the op whose backward that node is.
+# From an autograd node to its forward op. Nodes are numbered in forward order, per thread. The
+# first op traced while a number is the latest one is the forward op of that node.
 
 
 @dataclass(slots=True)
@@ -74,14 +70,14 @@ class _Numbered:
 
 
 class ForwardCalls:
-    """The calls that made a node, by its number."""
+    """The calls that created a node, by node number."""
 
     def __init__(self) -> None:
         self._main = threading.get_ident()
         self._threads: dict[int, _Numbered] = {}
 
     def note(self, call: TracedCall) -> None:
-        """A call, before the next one in this thread."""
+        """Record a call, before the next one in this thread."""
         number = last_node_number()
         known = self._threads.setdefault(threading.get_ident(), _Numbered())
         if number >= 0 and (not known.numbers or number > known.numbers[-1]):
@@ -90,14 +86,14 @@ class ForwardCalls:
             known.calls.append(call)
 
     def of(self, node: Any, *, nested: bool) -> TracedCall | None:
-        """The forward op of a node. `nested`: its graph was made in this thread, by a forward that
-        was recomputed there."""
+        """The forward op of a node. `nested`: a forward recomputed in this thread created the
+        graph."""
         number = node_number(node)
         known = self._threads.get(threading.get_ident()) if nested else None
         if known is None or not known.numbers:
             known = self._threads.get(self._main)
         if known is None or not 0 <= number < LEAF_NUMBER:
             return None
-        # A node that no op was seen for belongs to the one before: writing through a view has two.
+        # A node without an op belongs to the previous op: writing through a view creates two.
         at = bisect_right(known.numbers, number) - 1
         return known.calls[at] if at >= 0 else None

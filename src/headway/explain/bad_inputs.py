@@ -1,6 +1,4 @@
-"""Where the bad inputs of an op come from, and whether their infinities are intended (masks,
-literals).
-"""
+"""Where non-finite inputs of an op come from, and whether they are intended (masks, literals)."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from headway.torch_adapters.tensor_values import (
     storage_address,
 )
 
-# Infinities that are meant: masks, and what is written in the code.
+# Intended infinities: masks and literals in the code.
 
 SOFTMAXES = name_set(
     "softmax log_softmax safe_softmax masked_softmax logsumexp logcumsumexp "
@@ -35,24 +33,24 @@ SELECTS = name_set(
     "nll_loss_forward nll_loss2d_forward cross_entropy_loss gather index index_select "
     "take masked_select embedding kl_div ctc_loss"
 )
-"""Ops that pick elements: one that picks a masked element is to blame, not the mask."""
+"""Ops that select elements: selecting a masked one is the origin, not the mask."""
 REDUCES = name_set(
     "sum mean logsumexp amax max amin min prod linalg_vector_norm dot var std mse_loss"
 )
 
 
 def is_softmax(aten: str) -> bool:
-    """Whether an op cannot bear a row in which everything is masked."""
+    """Whether an op returns NaN for a fully masked row."""
     return aten in SOFTMAXES or aten.startswith("scaled_dot_product")
 
 
 def has_infinite_literal(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether an infinity stands among the arguments as a number."""
+    """Whether an argument is an infinite number."""
     return any(math.isinf(number) for number in _numbers((*args, *kwargs.values())))
 
 
 def is_mask(tensor: Tensor, flags: int) -> bool:
-    """Whether all its elements are 0 or −inf, and both are there."""
+    """Whether all elements are 0 or −inf, and both occur."""
     if flags != NEGATIVE:
         return False
     nothing = tensor == 0
@@ -60,7 +58,7 @@ def is_mask(tensor: Tensor, flags: int) -> bool:
 
 
 def is_leaf_mask(tensor: Tensor, flags: int, role: str) -> bool:
-    """The same for a tensor that was there before; a buffer with −inf is hardly anything else."""
+    """The same for a tensor from before the step; a buffer with some −inf counts as a mask."""
     if role == "buffer" and flags == NEGATIVE and tensor.numel() > 1:
         return bool(torch.isfinite(tensor).any())
     return role != "weight" and is_mask(tensor, flags)
@@ -74,15 +72,13 @@ def _numbers(values: Iterable[Any]) -> Iterator[float]:
             yield from (item for item in value if isinstance(item, float))
 
 
-# Where the bad numbers that an op was given come from.
-
 _CHOOSES = frozenset(("where", "masked_fill"))
 MOST_DIGESTED = 1 << 26
-"""Bytes; more would take too long."""
+"""Maximum bytes; more would take too long."""
 
 
 def digest_memory(tensor: Tensor) -> int | None:
-    """Of all the memory a tensor lies in: tells whether somebody has written there meanwhile."""
+    """Checksum of the storage of a tensor: shows whether it was written."""
     if tensor.untyped_storage().nbytes() > MOST_DIGESTED:
         return None
     whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
@@ -92,19 +88,19 @@ def digest_memory(tensor: Tensor) -> int | None:
 
 @dataclass(slots=True)
 class CallArguments:
-    """The arguments of a call, as they were before it."""
+    """The arguments of a call, before it ran."""
 
     func: Any
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     originals: Mapping[int, Tensor] = field(default_factory=dict)
-    """Of copies (by identity) of what the op has changed: the tensors themselves."""
+    """`id` of a copy → the tensor that the op modified."""
     handed_over: BadResult | None = None
-    """What was bad of that which a collective op gave to the other ranks."""
+    """The non-finite values that a collective op sends to other ranks."""
 
 
 class BadInputTracker:
-    """Knows who wrote the memory of every tensor, and whose it was before."""
+    """Finds which op wrote the memory of a tensor, or which input owns it."""
 
     def __init__(
         self,
@@ -122,7 +118,7 @@ class BadInputTracker:
     def of_call(
         self, call: TracedCall, given: CallArguments, arguments: Sequence[tuple[str, Tensor]]
     ) -> Iterator[BadInput]:
-        """The inputs of a call that were bad, and where each comes from."""
+        """The non-finite inputs of a call, and where each comes from."""
         facts = call.facts
         if facts.shape_only:
             return
@@ -139,10 +135,10 @@ class BadInputTracker:
                 found = nonfinite_flags(_selected_elements(facts.aten, name, tensor, masks))
             if found:
                 source = self.of(name, tensor, found, given.originals.get(id(argument)))
-                yield self._exchanged(call, arguments, source) or source
+                yield self._from_collective(call, arguments, source) or source
 
     def of(self, name: str, tensor: Tensor, found: int, memory: Tensor | None = None) -> BadInput:
-        """Where the bad numbers of a plain tensor come from; `memory`: where they were, if it is
+        """Where the non-finite values of a plain tensor come from; `memory`: the original, if it is
         a copy."""
         memory = tensor if memory is None else memory
         writes = self._writes.into(memory)
@@ -151,12 +147,13 @@ class BadInputTracker:
             meant = all(self._deliberate(order) for order in bad)
             return BadInput(name, found, writers=bad, deliberate=meant and not found & NAN)
         if self._writes.shared(memory):
-            return BadInput(name, found)  # another rank's
+            return BadInput(name, found)  # from another rank
         leaf = self._leaf(name, tensor, found, memory, writes)
         return BadInput(name, found, leaf=leaf, deliberate=leaf.deliberate)
 
     def handed_over(self, given: CallArguments, facts: OpSchema) -> BadResult | None:
-        """What a collective op is about to hand to the other ranks; None if all is well."""
+        """The non-finite values that a collective op sends to other ranks; None if there are
+        none."""
         sources = tuple(
             self.of(name, tensor, found)
             for name, argument in tensor_arguments(facts, given.args, given.kwargs)
@@ -175,7 +172,7 @@ class BadInputTracker:
         return self._owners.of(tensor) or (self._role(tensor), name)
 
     def original(self, tensor: Tensor) -> tuple[str, tuple[int, ...]] | None:
-        """(name, samples) of what a bad tensor was copied from, if that is the batch's."""
+        """(name, samples) of the batch tensor that a bad tensor was copied from."""
         name = self._owners.original(tensor)
         return None if name is None else (name, self._sample_of_leaf(tensor))
 
@@ -191,20 +188,20 @@ class BadInputTracker:
             return "uninitialised"
         return "constant" if maker.constant else "computed"
 
-    def is_whole(self, argument: Tensor) -> bool:
-        """Whether it is the batch's, a buffer's or made of whole numbers: where gradients are off
-        nothing requires one, so that says nothing."""
+    def is_exact(self, argument: Tensor) -> bool:
+        """Whether it belongs to the batch or a buffer, or was cast from integers. With gradients
+        disabled, requires_grad does not show this."""
         tensor = plain_tensor(argument)
         if tensor is None or self._owners.of(tensor) is not None:
             return True
         writes = self._writes.into(tensor)
-        return bool(writes) and self._calls[writes[0].order].of_whole_numbers
+        return bool(writes) and self._calls[writes[0].order].from_integers
 
-    def _exchanged(
+    def _from_collective(
         self, call: TracedCall, arguments: Sequence[tuple[str, Tensor]], source: BadInput
     ) -> BadInput | None:
-        """Gloo ends some collectives by a copy out of memory of its own: what it brings is that of
-        the ranks."""
+        """Gloo ends some collectives with a copy from its own memory: the values come from the
+        ranks."""
         if call.facts.aten != "copy" or source.writers or _has_owner(source.leaf):
             return None
         target = plain_tensor(arguments[0][1])
@@ -247,7 +244,7 @@ def _has_owner(leaf: BadLeaf | None) -> bool:
 
 
 def _selected_elements(aten: str, name: str, tensor: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
-    """An argument without the elements the op leaves out."""
+    """An argument without the elements that the op does not select."""
     if aten == "where" and name in ("self", "other") and "condition" in masks:
         taken = masks["condition"]
     elif aten == "masked_fill" and name == "self" and "mask" in masks:
@@ -261,7 +258,7 @@ def _selected_elements(aten: str, name: str, tensor: Tensor, masks: Mapping[str,
 
 
 def _training(call: TracedCall, given: CallArguments) -> bool:
-    """Whether a normalisation looks at the batch, not at what it has learnt of earlier ones."""
+    """Whether a normalisation uses the statistics of the batch, not the running ones."""
     for name in ("training", "train"):
         if name in call.facts.arguments:
             position = call.facts.arguments.index(name)

@@ -23,24 +23,24 @@ MOST_OPERANDS = 8
 
 
 class BadResultInspector:
-    """Looks at calls with bad results."""
+    """Inspects calls with non-finite results."""
 
     def __init__(
         self,
         sources: BadInputTracker,
         samples: Sequence[BatchSamples],
         weight_shapes: frozenset[tuple[int, ...]],
-        noted: Callable[[Exception, Any], None],
+        record_error: Callable[[Exception, Any], None],
     ) -> None:
         self._sources = sources
         self._samples = samples
         self._weight_shapes = weight_shapes
-        self._noted = noted
+        self._record_error = record_error
 
     def examine(
         self, call: TracedCall, given: CallArguments, outputs: Sequence[tuple[Tensor, int]]
     ) -> BadResult:
-        """Where the bad numbers of these outputs come from; the call itself, perhaps."""
+        """Where the non-finite values of these outputs come from; possibly this call."""
         bad, bad_flags = next((tensor, found) for tensor, found in outputs if found)
         all_flags = 0
         for _, found in outputs:
@@ -64,10 +64,12 @@ class BadResultInspector:
             trouble.rows = self._rows_of_result(call, bad)
         if self._may_be_origin(call, trouble, bad):
             try:
-                self._tell(call, trouble, given, arguments, bad, fresh)
-            except Exception as error:  # where it happened is worth more than what is said of it
-                trouble.kind = origin.OriginKind("unknown", f"{call.op} gave a non-finite result")
-                self._noted(error, call.op)
+                self._classify(call, trouble, given, arguments, bad, fresh)
+            except Exception as error:  # the location is still useful without a cause
+                trouble.kind = origin.OriginKind(
+                    "unknown", f"{call.op} returns a non-finite result"
+                )
+                self._record_error(error, call.op)
         return trouble
 
     def _constant(self, tensor: Tensor, found: int) -> BadResult:
@@ -90,13 +92,13 @@ class BadResultInspector:
     def _makes_mask(
         self, call: TracedCall, arguments: Sequence[tuple[str, Tensor]], bad: Tensor, found: int
     ) -> bool:
-        """Whether a mask was computed: `mask.log()`, or −1e9 where half precision ends."""
+        """Whether a mask is computed: `mask.log()`, or −1e9 in half precision."""
         if call.phase != "forward" or not bad_inputs.is_mask(bad, found):
             return False
         if any(tensor.requires_grad for _, tensor in arguments):
             return False
         return torch.is_grad_enabled() or all(
-            self._sources.is_whole(tensor) for _, tensor in arguments
+            self._sources.is_exact(tensor) for _, tensor in arguments
         )
 
     @staticmethod
@@ -112,7 +114,7 @@ class BadResultInspector:
         inherited = any(source.flags & NAN for source in trouble.sources)
         return bool(trouble.flags & NAN) and not inherited
 
-    def _tell(
+    def _classify(
         self,
         call: TracedCall,
         trouble: BadResult,
@@ -123,7 +125,7 @@ class BadResultInspector:
     ) -> None:
         trouble.inputs = tuple(self._described(given, arguments))
         trouble.output = describe_tensor(bad, "output", "computed")
-        if fresh is not None:  # what it was given is another origin's
+        if fresh is not None:  # non-finite inputs belong to another origin
             given, bad = _cleared(given, bad, fresh)
         trouble.rows = self._rows(call, given, arguments, bad)
         forward = call.forward
@@ -193,7 +195,7 @@ class BadResultInspector:
         return self._samples[call.batch].with_bad(bad)
 
     def _by_sample(self, call: TracedCall, samples: BatchSamples, tensor: Tensor) -> bool:
-        """Whether the rows of a result are samples; those of a weight's gradient are not."""
+        """Whether the rows of a result are samples, unlike those of a weight's gradient."""
         if call.phase == "backward" and tuple(tensor.shape) in self._weight_shapes:
             return False
         return samples.axis(tensor.shape) is not None
@@ -202,7 +204,7 @@ class BadResultInspector:
 def _newly_bad(
     call: TracedCall, given: CallArguments, arguments: Sequence[tuple[str, Tensor]], bad: Tensor
 ) -> Tensor | None:
-    """Where an op made something bad of finite numbers; None where all of it was there before."""
+    """Mask of the non-finite values that an op made from finite ones; None if there are none."""
     if not call.facts.pointwise or bad_inputs.has_infinite_literal(given.args, given.kwargs):
         return None
     made = ~torch.isfinite(bad)
@@ -212,16 +214,16 @@ def _newly_bad(
         tensor = plain_tensor(argument)
         if tensor is None:
             return None
-        made = made & torch.isfinite(tensor)  # broadcast, as the op did it
+        made = made & torch.isfinite(tensor)  # broadcast as in the op
     return made if made.any() else None
 
 
 _HARMLESS = 0.5
-"""Inside of what every function is defined for."""
+"""A value in the domain of every function."""
 
 
 def _cleared(given: CallArguments, bad: Tensor, fresh: Tensor) -> tuple[CallArguments, Tensor]:
-    """The call as if only this had been bad."""
+    """The call with finite values in place of all other non-finite ones."""
 
     def finite(value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():
@@ -236,7 +238,7 @@ _NO_REDUCTION = 0
 
 
 def _unreduced(call: TracedCall, given: CallArguments) -> Iterator[Tensor]:
-    """What a loss was before it was summed up: the op once more, with `reduction="none"`."""
+    """The loss before reduction: the op again with `reduction="none"`."""
     names = call.facts.arguments
     if call.phase == "backward" or "reduction" not in names:
         return

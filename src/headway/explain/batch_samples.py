@@ -17,21 +17,19 @@ from headway.explain.tensor_memory import batch_tensors
 from headway.explain.traced_call import TracedCall
 from headway.torch_adapters.tensor_values import as_real, plain_tensor
 
-# Which samples of the batch the elements of a tensor belong to.
-
 FAR_OUT = 100.0
-"""How many times the largest element of any other sample one must hold to stand out."""
+"""A sample is an outlier if its largest element exceeds those of all others by this factor."""
 
 
 class SampleAxis(NamedTuple):
-    """The dimension that counts the samples, and how many places each takes on it."""
+    """The sample dimension, and the number of indices per sample."""
 
     dim: int
     each: int = 1
 
 
 class BatchSamples:
-    """How the samples of one batch lie in the tensors made of it."""
+    """Layout of the samples of one batch in the tensors computed from it."""
 
     def __init__(self, batch: Any) -> None:
         shapes = [tuple(tensor.shape) for _, tensor in batch_tensors(batch) if tensor.ndim]
@@ -48,7 +46,7 @@ class BatchSamples:
         }
 
     def axis(self, shape: Sequence[int]) -> SampleAxis | None:
-        """Where the samples are in a tensor of this shape; None where nobody can tell."""
+        """The sample axis of a tensor of this shape; None if unknown."""
         if self.size is None or not shape:
             return None
         first = shape[0]
@@ -61,19 +59,18 @@ class BatchSamples:
         each, rest = divmod(first, self.size)
         if rest or each < 2 or self._sequence_first:
             return None
-        # Features may be as many by accident: a known length or heads next to them say no.
+        # The number of features may match by chance: require a known length or more dimensions.
         return SampleAxis(0, each) if each in self._lengths or len(shape) > 2 else None
 
     def per_sample(self, values: Tensor, axis: SampleAxis, how: str) -> Tensor:
-        """One number per sample: the `amax`, `sum` or `any` of its elements."""
+        """One value per sample: the `amax`, `sum` or `any` of its elements."""
         assert self.size is not None
         by_sample = values.movedim(axis.dim, 0).reshape(self.size, -1)
         found: Tensor = getattr(by_sample, how)(dim=1)
         return found
 
     def with_bad(self, tensor: Tensor) -> tuple[int, ...]:
-        """The samples with NaN or, where there is none, with infinities; nobody if all have them,
-        as that tells nothing."""
+        """The samples with NaN or, without NaN, with infinities; empty if all samples have them."""
         axis = self.axis(tensor.shape)
         if axis is None or self.size is None:
             return ()
@@ -96,14 +93,14 @@ class BatchSamples:
 
 
 def real_like(tensor: Tensor) -> Tensor:
-    """Real numbers of the same shape that are finite where those of the tensor are."""
+    """Real values of the same shape, finite where the tensor is."""
     if tensor.is_complex():
         return torch.view_as_real(tensor.resolve_conj()).sum(dim=-1)
     return as_real(tensor)
 
 
 def _batch_size(shapes: Sequence[tuple[int, ...]]) -> int | None:
-    """The length that most tensors of the batch share as their first or second."""
+    """The most common first or second dimension of the batch's tensors."""
     lengths = {length for shape in shapes for length in shape[:2]}
     return max(
         lengths,
@@ -115,12 +112,12 @@ def _batch_size(shapes: Sequence[tuple[int, ...]]) -> int | None:
     )
 
 
-# How much each sample has of a gradient, taken while a spike's backward runs.
+# The share of each sample in a gradient, recorded while backward runs.
 
 
 @dataclass(frozen=True, slots=True)
 class GradientShare:
-    """What the samples of one batch have of one gradient."""
+    """The shares of the samples of one batch in one gradient."""
 
     order: int
     batch: int
@@ -134,9 +131,9 @@ class GradientShares:
         self, samples: Sequence[BatchSamples], weight_shapes: frozenset[tuple[int, ...]]
     ) -> None:
         self.of_activations: list[GradientShare] = []
-        """The nearest to the loss first."""
+        """Nearest to the loss first."""
         self.of_weights: dict[int, GradientShare] = {}
-        """By the op that made the gradient."""
+        """By the op that computed the gradient."""
         self._samples = samples
         self._weight_shapes = weight_shapes
 
@@ -154,7 +151,7 @@ class GradientShares:
             self.of_activations.append(share)
 
     def _rows_of_product(self, call: TracedCall, args: tuple[Any, ...]) -> Tensor | None:
-        """What each row adds to a weight's gradient: a row of it is the product of two vectors."""
+        """Contribution of each row to a weight's gradient: a product of two vectors."""
         given = [plain_tensor(item) for item in args[:2] if isinstance(item, Tensor)]
         left, right = given if len(given) == 2 else (None, None)
         if left is None or right is None:

@@ -22,7 +22,7 @@ from headway.explain.remedies.one_line_remedies import (
 from headway.torch_adapters.runtime_state import is_compiled
 
 MOST_TRIED = 5
-"""Each costs a pass of the step."""
+"""Each one costs a pass of the step."""
 
 _TOO_LARGE = ("fp32-island", "bf16", "fp32", "guard-input", "drop-samples", "smaller-rate")
 _SINGULAR = ("guard-input", "drop-samples", "fp32-island", "fp32")
@@ -60,26 +60,26 @@ _BY_SAMPLES = {kind for kind, keys in REMEDIES_BY_KIND.items() if "drop-samples"
 
 
 def select_remedies(
-    origin: Origin | None, spike: Spike | None, scene: FailingStep, nature: str
+    origin: Origin | None, spike: Spike | None, failing_step: FailingStep, nature: str
 ) -> list[StepRemedy]:
     """The remedies to try, best first."""
     if nature == "transient":
-        return [Deterministic("the step did not fail again, so nothing can be tried on it")]
+        return [Deterministic("the step does not fail again, so no remedy can be tested on it")]
     found: list[StepRemedy | None] = []
-    if nature == "compiler" or (nature == "unknown" and any(map(is_compiled, scene.models))):
+    if nature == "compiler" or (nature == "unknown" and any(map(is_compiled, failing_step.models))):
         found.append(Eager())
     if origin is not None:
         keys = REMEDIES_BY_KIND.get(origin.kind, REMEDIES_BY_KIND["unknown"])
-        found += [_MAKE[key](origin, scene) for key in keys]
+        found += [_MAKE[key](origin, failing_step) for key in keys]
     if spike is not None:
-        found += _select_for_spike(spike, scene)
+        found += _select_for_spike(spike, failing_step)
     chosen = [remedy for remedy in found if remedy is not None]
-    return [_allowed(remedy, scene) for remedy in chosen[:MOST_TRIED]]
+    return [_allowed(remedy, failing_step) for remedy in chosen[:MOST_TRIED]]
 
 
-def worth_bisecting(origin: Origin | None, spike: Spike | None, scene: FailingStep) -> bool:
-    """Whether some sample may be guilty that nobody could name."""
-    if sum(batch_size(batch) or 1 for batch in scene.batches) < 2:
+def worth_bisecting(origin: Origin | None, spike: Spike | None, failing_step: FailingStep) -> bool:
+    """Whether unknown samples may be the cause."""
+    if sum(batch_size(batch) or 1 for batch in failing_step.batches) < 2:
         return False
     if spike is not None:
         return not spike.rows
@@ -87,16 +87,16 @@ def worth_bisecting(origin: Origin | None, spike: Spike | None, scene: FailingSt
 
 
 def judge_trial(remedy: StepRemedy, outcome: Outcome | None, limit: float | None) -> Trial:
-    """What came of a remedy; no outcome: nobody ran the step under it."""
+    """The outcome of a remedy; None: the step was not run with it."""
     if remedy.why_not:
         return Trial(remedy.key, remedy.text, "not tried", remedy.why_not)
     if outcome is None:
-        return Trial(remedy.key, remedy.text, "not tried", "no pass was left for it")
+        return Trial(remedy.key, remedy.text, "not tried", "the limit on passes was reached")
     if not outcome.complete:
-        why = f"the step could not be run with it: {outcome.error or 'it did not get to the end'}"
+        why = f"the step could not be run with it: {outcome.error or 'it did not complete'}"
         return Trial(remedy.key, remedy.text, "not tried", why)
     if not remedy.engaged:
-        why = "the step ran without coming to what it changes"
+        why = "the step did not reach the code that it changes"
         return Trial(remedy.key, remedy.text, "not tried", why)
     if outcome.cured(limit):
         return Trial(remedy.key, remedy.text, "cured")
@@ -114,31 +114,31 @@ def _still_wrong(outcome: Outcome, limit: float | None) -> str:
     return f"the gradient norm is {outcome.norm:.3g}, still above {limit:.3g}"
 
 
-def _allowed(remedy: StepRemedy, scene: FailingStep) -> StepRemedy:
-    if scene.gentle and not remedy.safe and not remedy.why_not:
-        why = "it might raise, and that would end this training"
+def _allowed(remedy: StepRemedy, failing_step: FailingStep) -> StepRemedy:
+    if failing_step.gentle and not remedy.safe and not remedy.why_not:
+        why = "it could raise an error, which would end this training"
         return Advice(remedy.key, remedy.text, why)
     return remedy
 
 
-def _select_for_spike(spike: Spike, scene: FailingStep) -> list[StepRemedy | None]:
-    found: list[StepRemedy | None] = [DropSamples.fitting(spike, scene)]
+def _select_for_spike(spike: Spike, failing_step: FailingStep) -> list[StepRemedy | None]:
+    found: list[StepRemedy | None] = [DropSamples.fitting(spike, failing_step)]
     if spike.component is not None:
         found.append(
             Advice(
                 "component-weight",
-                f"Give `{spike.component}` less weight in the loss, or bound it",
-                "how much weight it deserves, no single step can tell",
+                f"Reduce the weight of `{spike.component}` in the loss, or clamp it",
+                "a single step cannot show which weight is right",
             )
         )
     found.append(_smaller_rate())
     return found
 
 
-def _bf16(origin: Origin, scene: FailingStep) -> StepRemedy | None:
+def _bf16(origin: Origin, failing_step: FailingStep) -> StepRemedy | None:
     if origin.autocast is None or not involves_float16(origin):
         return None
-    cuda = any(p.device.type == "cuda" for model in scene.models for p in model.parameters())
+    cuda = any(p.device.type == "cuda" for model in failing_step.models for p in model.parameters())
     return None if cuda and not torch.cuda.is_bf16_supported() else Bf16()
 
 
@@ -146,7 +146,7 @@ def _smaller_rate() -> StepRemedy:
     return Advice(
         "smaller-rate",
         "Lower the learning rate, warm up longer, or clip gradients",
-        "it acts over many steps, and this is one",
+        "it takes effect over many steps",
     )
 
 
@@ -154,8 +154,8 @@ def _roll_back(origin: Origin) -> StepRemedy:
     names = ", ".join(operand.name for operand in origin.inputs if operand.role == "weight")
     return Advice(
         "roll-back",
-        f"Go back to weights from before {names or 'they'} turned bad",
-        "the weights themselves are bad: no way of running this step mends them",
+        f"Roll back to weights from before {names or 'they'} became non-finite",
+        "the weights are already non-finite before this step",
     )
 
 
@@ -163,8 +163,8 @@ def _reset_buffer(origin: Origin) -> StepRemedy:
     names = ", ".join(operand.name for operand in origin.inputs if operand.role == "buffer")
     return Advice(
         "reset-buffer",
-        f"Reset {names or 'the buffer'}, or go back to a state from before it turned bad",
-        "the buffer itself is bad: no way of running this step mends it",
+        f"Reset {names or 'the buffer'}, or roll back to a state from before it became non-finite",
+        "the buffer is already non-finite before this step",
     )
 
 
@@ -172,8 +172,8 @@ def _unmask_target(origin: Origin) -> StepRemedy:
     where = "" if origin.place is None else f" ({origin.place})"
     return Advice(
         "unmask-target",
-        f"Never mask the class that is the target, or ignore such targets{where}",
-        "which of the two is wrong, mask or target, only their author knows",
+        f"Do not mask the target class, or ignore such targets{where}",
+        "mask or target may be wrong, and the step does not show which",
     )
 
 
@@ -181,21 +181,21 @@ def _reset_state(origin: Origin) -> StepRemedy:
     where = "" if origin.place is None else f" ({origin.place})"
     return Advice(
         "reset-state",
-        f"Reset what is carried over from step to step{where}, and detach it",
-        "it turned bad in an earlier step",
+        f"Reset the state carried between steps{where}, and detach it",
+        "it became non-finite in an earlier step",
     )
 
 
 _MAKE: dict[str, Callable[[Origin, FailingStep], StepRemedy | None]] = {
-    "guard-input": lambda origin, scene: GuardInput.fitting(origin),
+    "guard-input": lambda origin, failing_step: GuardInput.fitting(origin),
     "drop-samples": DropSamples.fitting,
     "fp32-island": Fp32Island.fitting,
     "bf16": _bf16,
     "fp32": Fp32.fitting,
-    "math-attention": lambda origin, scene: MathAttention.fitting(origin),
-    "smaller-rate": lambda origin, scene: _smaller_rate(),
-    "roll-back": lambda origin, scene: _roll_back(origin),
-    "unmask-target": lambda origin, scene: _unmask_target(origin),
-    "reset-buffer": lambda origin, scene: _reset_buffer(origin),
-    "reset-state": lambda origin, scene: _reset_state(origin),
+    "math-attention": lambda origin, failing_step: MathAttention.fitting(origin),
+    "smaller-rate": lambda origin, failing_step: _smaller_rate(),
+    "roll-back": lambda origin, failing_step: _roll_back(origin),
+    "unmask-target": lambda origin, failing_step: _unmask_target(origin),
+    "reset-buffer": lambda origin, failing_step: _reset_buffer(origin),
+    "reset-state": lambda origin, failing_step: _reset_state(origin),
 }

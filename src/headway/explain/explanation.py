@@ -1,4 +1,4 @@
-"""What an explanation of a bad step says, as data and in words."""
+"""The explanation of a bad step: its data, and the sentences written from them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from headway.torch_adapters.source import SourceLine
 
-# What an investigation found, as plain data: written to disk, rendered, compared.
+# The data: written to disk, rendered and compared.
 
 Phase = Literal["forward", "backward"]
 Tried = Literal["cured", "not cured", "not tried"]
@@ -18,12 +18,12 @@ Guilt = Literal["batch", "weights", "together", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor that went into an op, or came out of it."""
+    """An input or output tensor of an op."""
 
     name: str
     """Its argument (`self`, `weight`), or a parameter's or buffer's path in the model."""
     role: str
-    """`weight`, `buffer`, `batch`, `computed`, `constant`, `carried` (made before this step), or
+    """`weight`, `buffer`, `batch`, `computed`, `constant`, `carried` (from an earlier step) or
     `uninitialised`."""
     shape: tuple[int, ...]
     dtype: str
@@ -33,17 +33,17 @@ class Operand:
     nan: int = 0
     inf: int = 0
     zero: int = 0
-    """How many elements are NaN, infinite, exactly 0."""
+    """Number of elements that are NaN, infinite, exactly 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where finite numbers became a non-finite one that reached the loss or a gradient."""
+    """The op where a non-finite value that reached the loss or a gradient first appears."""
 
     kind: str
     """One of `origin.KINDS`."""
     cause: str
-    """The same in plain words, with the numbers of this case."""
+    """What happened, with the numbers of this case."""
     phase: Phase
     op: str
     """The user's op: `log`, `div`, `linear`; for an origin in backward, its forward op."""
@@ -52,73 +52,73 @@ class Origin:
     module: str = ""
     """Path of the innermost module that ran; empty outside of the model."""
     place: SourceLine | None = None
-    """The innermost line that is not torch's: the user's, or that of a library."""
+    """The innermost line outside torch: the user's or a library's."""
     called_from: SourceLine | None = None
-    """The user's own line, where `place` is a library's; also where the function that `place` is in
-    was called from more lines than one."""
+    """The user's line if `place` is in a library, or if several lines call the function around
+    `place`."""
     inputs: tuple[Operand, ...] = ()
     output: Operand | None = None
     rows: tuple[int, ...] = ()
-    """Samples of the batch it happened in; empty where they cannot be told apart."""
+    """Samples of the batch it happened in; empty if unknown."""
     batch: int = 0
-    """Which of the step's batches that is, under accumulation."""
+    """Index of that batch in the step, with gradient accumulation."""
     reached: tuple[str, ...] = ()
-    """Parameters whose gradients are bad because of it."""
+    """Parameters whose gradients are non-finite because of it."""
     component: str | None = None
-    """The named part of the loss it came through."""
+    """Name of the loss component it passes through."""
     order: int = 0
-    """Position among the ops of the step."""
+    """Index of the op in the step."""
     autocast: str | None = None
-    """The dtype autocast was casting to, where it was on."""
+    """The autocast dtype; None if autocast is off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One remedy, and what came of it on the failing step."""
+    """One remedy and its outcome on the failing step."""
 
     key: str
     text: str
-    """What the user would do, as a sentence."""
+    """What to do, in the imperative."""
     tried: Tried = "not tried"
     why: str = ""
-    """The reason it was not tried, or what was still wrong."""
+    """Why it was not tried, or what is still wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spike:
-    """What carries a jump that is finite but huge."""
+    """Where a finite but very large gradient comes from."""
 
     component: str | None = None
     rows: tuple[int, ...] = ()
     batch: int = 0
-    """Which of the step's batches the rows are of, under accumulation."""
+    """Index of the batch that `rows` refers to, with gradient accumulation."""
     layers: tuple[str, ...] = ()
-    """Parameters whose gradients grew most, and by how much (`growth`)."""
+    """Parameters whose gradients grew most; `growth` has the factors."""
     growth: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The answer to: why did this step go bad, and what helps?"""
+    """Why a step failed, and which remedies fix it."""
 
     step: int
     symptom: Literal["nonfinite", "spike"]
     nature: Nature
     headline: str = ""
-    """What happened and where, in a sentence."""
+    """What happened and where, in one sentence."""
     summary: str = ""
-    """The same, and what helped."""
+    """The headline, and the remedy that worked."""
     origins: tuple[Origin, ...] = ()
-    """The one to mend first stands first."""
+    """The first one is the one to fix first."""
     spike: Spike | None = None
     trials: tuple[Trial, ...] = ()
-    """The best that was tried stands first."""
+    """Best first."""
     guilt: Guilt = "unknown"
-    """Which of the two was needed for it: this batch, these weights, or only the two together."""
+    """What it takes to fail: this batch, these weights, or only both together."""
     samples: tuple[Any, ...] = ()
-    """The guilty samples as the data set calls them, where that is known."""
+    """Data set indices of the failing samples, if known."""
     rank: int | None = None
-    """Where it was born, with several ranks."""
+    """The rank where it originates, with several ranks."""
     passes: int = 0
     seconds: float = 0.0
     loss: float | None = None
@@ -130,7 +130,7 @@ class Explanation:
 
     @property
     def guilty_rows(self) -> tuple[int, ...]:
-        """The rows of a batch it came from; empty where they cannot be told."""
+        """The rows of the batch it comes from; empty if unknown."""
         culprit = self.origin or self.spike
         return () if culprit is None else culprit.rows
 
@@ -144,9 +144,9 @@ class Explanation:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Explanation:
-        """The explanation behind `to_dict`, whether or not it went through JSON meanwhile.
+        """Read the result of `to_dict`, also after a round trip through JSON.
 
-        Raises TypeError or ValueError if there is none.
+        Raises TypeError or ValueError if `data` is no explanation.
         """
         origins = tuple(_read_origin(item) for item in data.get("origins", ()))
         spike = data.get("spike")
@@ -158,18 +158,18 @@ class Explanation:
             "samples": tuple(data.get("samples", ())),
             "notes": tuple(data.get("notes", ())),
         }
-        told = cls(**known)
-        for said, allowed in (
-            (told.nature, Nature),
-            (told.guilt, Guilt),
-            *((trial.tried, Tried) for trial in told.trials),
+        explanation = cls(**known)
+        for value, allowed in (
+            (explanation.nature, Nature),
+            (explanation.guilt, Guilt),
+            *((trial.tried, Tried) for trial in explanation.trials),
             *((origin.phase, Phase) for origin in origins),
         ):
-            if said not in get_args(allowed):
-                raise ValueError(f"{said!r:.40} is none of {', '.join(get_args(allowed))}")
-        if not all(isinstance(text, str) for text in _texts(told)):
-            raise TypeError("a text is none")
-        return told
+            if value not in get_args(allowed):
+                raise ValueError(f"{value!r:.40} is not one of {', '.join(get_args(allowed))}")
+        if not all(isinstance(text, str) for text in _texts(explanation)):
+            raise TypeError("a text field is not a string")
+        return explanation
 
 
 def _read_origin(data: Mapping[str, Any]) -> Origin:
@@ -183,13 +183,15 @@ def _read_origin(data: Mapping[str, Any]) -> Origin:
     return Origin(**read)
 
 
-def _texts(told: Explanation) -> list[Any]:
-    """What is shown as it is."""
+def _texts(explanation: Explanation) -> list[Any]:
+    """The texts that are shown unchanged."""
     of_origins = [
-        text for origin in told.origins for text in (origin.kind, origin.cause, origin.op)
+        text for origin in explanation.origins for text in (origin.kind, origin.cause, origin.op)
     ]
-    of_trials = [text for trial in told.trials for text in (trial.key, trial.text, trial.why)]
-    return [told.headline, told.summary, *of_origins, *of_trials, *told.notes]
+    of_trials = [
+        text for trial in explanation.trials for text in (trial.key, trial.text, trial.why)
+    ]
+    return [explanation.headline, explanation.summary, *of_origins, *of_trials, *explanation.notes]
 
 
 def _read_operand(data: Mapping[str, Any]) -> Operand:
@@ -197,11 +199,11 @@ def _read_operand(data: Mapping[str, Any]) -> Operand:
 
 
 def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has lists only."""
+    """Lists as tuples: JSON has no tuples."""
     return {key: tuple(item) if isinstance(item, list) else item for key, item in data.items()}
 
 
-# Writes the sentences of an explanation.
+# The sentences.
 
 _PLAIN_GUILT: dict[str, Guilt] = {
     "poisoned-batch": "batch",
@@ -209,22 +211,26 @@ _PLAIN_GUILT: dict[str, Guilt] = {
     "poisoned-buffer": "weights",
 }
 GUILT_SENTENCES = {
-    "batch": "The batch alone is guilty: it fails with older weights, too.",
-    "weights": "The weights are guilty: another batch fails with them, too.",
-    "together": "Only this batch with these weights fails: each is fine with another.",
+    "batch": "The batch is the cause: it fails with older weights too.",
+    "weights": "The weights are the cause: another batch fails with them too.",
+    "together": "Only this batch with these weights fails: each works with another.",
 }
 
 
+INPUT_CONTAINS = "the input already contains"
+"""How the cause of an origin in the data begins; the headline names the samples instead."""
+
+
 def guilt_by_kind(origin: Origin | None) -> Guilt | None:
-    """Whose guilt it is, where that needs no experiment."""
+    """Batch or weights, if the kind of the origin alone decides it."""
     return None if origin is None else _PLAIN_GUILT.get(origin.kind)
 
 
 def add_sentences(explanation: Explanation) -> Explanation:
-    """The explanation with its sentences."""
-    said = _write_headline(explanation)
-    spoken = replace(explanation, headline=said[:1].upper() + said[1:])
-    return replace(spoken, summary=_summary(spoken))
+    """The explanation with its headline and summary."""
+    headline = _write_headline(explanation)
+    titled = replace(explanation, headline=headline[:1].upper() + headline[1:])
+    return replace(titled, summary=_summary(titled))
 
 
 def _summary(explanation: Explanation) -> str:
@@ -233,17 +239,17 @@ def _summary(explanation: Explanation) -> str:
     if cure is not None:
         parts.append(f"Tried and cured: {cure.text}")
     elif explanation.trials and any(trial.tried == "not cured" for trial in explanation.trials):
-        parts.append("No remedy that was tried cured it.")
+        parts.append("None of the remedies that were tried fixed it.")
     return " ".join(parts)
 
 
 def format_line(line: SourceLine | None) -> str:
-    """`train.py:31`; empty where it is not known."""
+    """`train.py:31`; empty if unknown."""
     return "" if line is None else str(line)
 
 
 def format_samples(explanation: Explanation) -> str:
-    """`sample 5 (data set: 1871)`; empty where none can be named."""
+    """`sample 5 (data set: 1871)`; empty if unknown."""
     origin, spike = explanation.origin, explanation.spike
     rows = origin.rows if origin else spike.rows if spike else ()
     if not rows:
@@ -256,13 +262,13 @@ def _write_headline(explanation: Explanation) -> str:
     origin = explanation.origin
     if explanation.nature == "transient":
         return (
-            "The same step, run again unchanged, went well: the fault was transient. Suspect the "
-            "hardware, a race, or something outside of this step's state."
+            "The same step succeeds when it is re-run unchanged: the failure is transient. "
+            "Suspect the hardware, a race condition, or state outside this step."
         )
     if explanation.nature == "compiler":
         return (
-            "Run op by op the step goes well; compiled, it fails again: suspect the compiler's "
-            "code, not yours."
+            "The step succeeds in eager mode and fails when compiled: suspect the code that "
+            "torch.compile generates."
         )
     if origin is not None:
         return _describe_origin(origin, explanation)
@@ -270,20 +276,23 @@ def _write_headline(explanation: Explanation) -> str:
         return _describe_spike(explanation)
     if explanation.notes:
         return f"Not explained: {explanation.notes[0]}."
-    return "The step fails again, but the op that began it was not seen."
+    return "The step fails again, but the op where it starts was not traced."
 
 
 def _describe_origin(origin: Origin, explanation: Explanation) -> str:
     where = f"at {format_line(origin.place)}" if origin.place else f"in {origin.op}"
+    cause = origin.cause.rstrip(".")
+    if origin.output is None and origin.inputs:  # no op of the step made it: this op reads it
+        where = f"first used {where}"
     module = f" in {origin.module}" if origin.module else ""
     backward = " (in backward)" if origin.phase == "backward" else ""
-    who = format_samples(explanation)
+    samples = format_samples(explanation)
+    if samples and cause.startswith(INPUT_CONTAINS):
+        verb = "contain" if len(origin.rows) > 1 else "contains"
+        cause = f"{samples} already {verb}{cause.removeprefix(INPUT_CONTAINS)}"
+        samples = ""
     rank = f" on rank {explanation.rank}" if explanation.rank is not None else ""
-    return (
-        f"{origin.cause.rstrip('.')}, {where}{module}{backward}{rank}"
-        + (f", {who}" if who else "")
-        + "."
-    )
+    return f"{cause}, {where}{module}{backward}{rank}" + (f", {samples}" if samples else "") + "."
 
 
 def _describe_spike(explanation: Explanation) -> str:
@@ -291,15 +300,17 @@ def _describe_spike(explanation: Explanation) -> str:
     assert spike is not None
     parts = []
     if spike.component:
-        parts.append(f"component {spike.component}")
-    if who := format_samples(explanation):
-        parts.append(who)
+        parts.append(f"loss component `{spike.component}`")
+    if samples := format_samples(explanation):
+        parts.append(samples)
     if spike.layers:
-        grown = f"{spike.growth[0]:.3g} times its usual" if spike.growth else "the largest"
-        parts.append(f"layer {spike.layers[0]}, {grown} gradient")
+        grown = f"{spike.growth[0]:.3g} times its usual norm" if spike.growth else "the largest"
+        parts.append(f"the gradient of {spike.layers[0]} ({grown})")
     if explanation.rank is not None:
         parts.insert(0, f"rank {explanation.rank}")
-    return f"The jump is carried by {', '.join(parts)}." if parts else "The jump is everywhere."
+    if not parts:
+        return "The gradient spike is not limited to some layers or samples."
+    return f"The gradient spike comes from {', '.join(parts)}."
 
 
 def _list_some(items: Sequence[Any], most: int = 5) -> str:

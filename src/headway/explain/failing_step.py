@@ -1,6 +1,4 @@
-"""The step that failed: what it trains, its batches, how to run it again, and what its ranks agree
-on.
-"""
+"""The failing step: models, batches, passes over it, and agreement among its ranks."""
 
 from __future__ import annotations
 
@@ -16,29 +14,26 @@ from torch.optim import Optimizer
 
 from headway.explain.explanation import Origin, Spike
 
-# The step that failed (models, optimizers, batches), one more pass over it, and the outcome of
-# that pass.
-
-# One more run of the failing step, and what came of it.
+# One more pass over the failing step, and its outcome.
 
 Purpose = Literal["trace", "again", "trial"]
-FAILED_ON_OTHER_RANK = "it could not be completed on another rank"
-"""The error of a pass that ended here because it ended there."""
+FAILED_ON_OTHER_RANK = "the pass did not complete on another rank"
+"""Error of a pass that ended because it failed on another rank."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Filled in by whoever runs the pass."""
+    """The outcome of a pass, filled in by its runner."""
 
     losses: list[float] = field(default_factory=list)
-    """One for each backward, unscaled."""
+    """One for each backward, without the loss scale."""
     components: dict[str, float] = field(default_factory=dict)
     norms: dict[str, float] = field(default_factory=dict)
-    """Gradient norms by parameter, unscaled and before any clipping."""
+    """Gradient norms by parameter, without the loss scale and before clipping."""
     made: float = 0.0
-    """With several ranks, the norm of the gradient that this one made alone."""
+    """With several ranks: norm of the gradient of this rank alone."""
     error: str | None = None
-    """The pass could not be completed: the exception, in one line."""
+    """The exception that ended the pass, in one line."""
 
     @property
     def norm(self) -> float:
@@ -53,13 +48,13 @@ class Outcome:
         return self.complete and all(map(math.isfinite, (*self.losses, *self.norms.values())))
 
     def cured(self, limit: float | None = None) -> bool:
-        """Whether the step would have been taken."""
+        """Whether the optimizer would step."""
         return self.finite and (limit is None or self.norm <= limit)
 
 
 @dataclass(slots=True)
 class StepPass:
-    """Run the step over these batches with these in force, and fill in the outcome."""
+    """A request to run the step over `batches` inside `within`, and to fill in `outcome`."""
 
     purpose: Purpose
     batches: Sequence[Any]
@@ -69,137 +64,135 @@ class StepPass:
 
 
 class PassObserver:
-    """Hears of the two moments of a pass that only its runner sees."""
+    """Receives the two events of a pass that only its runner sees."""
 
     def backward_begins(self, roots: Sequence[Tensor], components: Mapping[str, Tensor]) -> None:
-        """The forward is over; these are the losses (scaled, if a scaler is used)."""
+        """The forward pass is complete; `roots` are the losses (scaled, with a scaler)."""
 
     def gradients_ready(self, parameters: Sequence[Tensor]) -> None:
-        """Just before the optimizer would step (and before any clipping)."""
+        """Called before the optimizer steps and before clipping."""
 
 
-# The step that went bad: what it trains, its batches, and how to run it again.
+# The failing step itself.
 
 SampleNames = Callable[[int, Sequence[int]], Sequence[Any]]
-"""(which batch, rows) → what the data set calls them; nothing where it is not known."""
+"""(batch, rows) → their data set indices; empty if unknown."""
 
 
 @dataclass(slots=True)
 class FailingStep:
-    """Everything an investigation may look at. Whoever runs the passes puts state back itself:
-    random numbers, buffers, scaler, schedules and gradients are, before every pass, as they were
-    before the step; the optimizers never move a weight."""
+    """Everything an investigation may read. The runner of the passes restores random state,
+    buffers, scaler, schedules and gradients before each pass; the optimizers never update a
+    weight."""
 
     models: Sequence[nn.Module]
     optimizers: Sequence[Optimizer]
     batches: Sequence[Any]
-    """What the loader gave for this step: one, or several under accumulation."""
+    """The batches of this step: several with gradient accumulation."""
     names: Mapping[int, str]
-    """Paths of the parameters in the model, by identity (`id`)."""
+    """Paths of the parameters in the model, by `id`."""
     step: int = 0
     symptom: Literal["nonfinite", "spike"] = "nonfinite"
     scaler: GradScaler | None = None
     limit: float | None = None
     """For a spike: the gradient norm that was allowed."""
     usual: Mapping[str, float] = field(default_factory=dict)
-    """What was normal before, where somebody knows: `loss`, `loss/<component>`, and
-    `grad_norm/<parameter>`."""
+    """Usual values, if known: `loss`, `loss/<component>` and `grad_norm/<parameter>`."""
     data: Mapping[str, Tensor] = field(default_factory=dict)
-    """What a loop that makes its own batches makes them of, by the user's names."""
+    """Tensors from which a loop without a loader builds its batches, by the user's names."""
     sample_names: SampleNames | None = None
     inexact: str = ""
-    """Why a pass may not be quite the step that failed; empty: it is. A pass that goes well then
-    tells nothing."""
+    """Why a pass may differ from the step that failed, so that a success proves nothing; empty if
+    it does not differ."""
     gentle: bool = False
-    """A pass that raises would end the training: only what cannot raise may be tried."""
+    """An exception in a pass would end the training: only remedies that cannot raise are tried."""
 
 
-# What all ranks agree on while they investigate a step together.
-
-# Every rank asks the same questions in the same order.
-
-# Every rank asks the same questions in the same order. Alone, a rank agrees with itself.
+# Agreement among the ranks that investigate a step together. Every rank makes the same calls in the
+# same order.
 
 T = TypeVar("T")
 GatherFromRanks = Callable[[T], Sequence[T]]
-"""What every rank says, in their order; alone, what it is given."""
+"""Gathers a value from every rank, in rank order; with one rank, a list of the value."""
 
 STANDS_OUT = 2.0
-"""Times the next largest from which one rank's gradient is the one that leapt."""
+"""A rank causes a spike if its gradient norm exceeds the next one by this factor."""
 
 
 class RankAgreement:
-    """The ranks, seen from one of them."""
+    """The ranks, as seen from one of them."""
 
     def __init__(self, agree: GatherFromRanks[Any], rank: int) -> None:
         self._agree = agree
         self._rank = rank
         self._alone = len(agree(None)) == 1
         self.guilty: int | None = None
-        """The rank that made the bad number, of several; None: it is not known, or all did."""
+        """The rank where the non-finite value originates; None: unknown, or all ranks."""
         self.also: dict[int, Origin] = {}
-        """Other ranks that made one of their own at the same time."""
+        """Origins of other ranks in the same step."""
 
     @property
-    def speaks(self) -> bool:
-        """Whether what is found here is what all say."""
+    def decides(self) -> bool:
+        """Whether all ranks take over the results of this one."""
         return self._rank == (self.guilty or 0)
 
     @property
     def blamed(self) -> bool:
-        """Whether a bad number was made here."""
+        """Whether this rank has an origin."""
         return self.guilty in (None, self._rank) or self._rank in self.also
 
     @property
     def own_origin(self) -> Origin | None:
-        """The one of this rank, where another speaks of its own."""
+        """The origin of this rank, if another rank decides."""
         return self.also.get(self._rank)
 
     @property
     def one_is_to_blame(self) -> bool:
-        """Whether the samples of one rank alone can be guilty."""
+        """Whether the samples of a single rank can be the cause."""
         return self._alone or (self.guilty is not None and not self.also)
 
-    def everywhere(self, said: bool) -> bool:
-        return all(self._agree(said))
+    def everywhere(self, value: bool) -> bool:
+        return all(self._agree(value))
 
-    def as_spoken(self, value: T) -> T:
-        """What the rank says that speaks for all."""
-        said: Sequence[T] = self._agree(value)
-        return said[0] if len(said) == 1 else said[self.guilty or 0]
+    def decide(self, value: T) -> T:
+        """The value of the rank that decides."""
+        values: Sequence[T] = self._agree(value)
+        return values[0] if len(values) == 1 else values[self.guilty or 0]
 
     def well(self, outcome: Outcome, limit: float | None) -> bool:
-        """Whether the step would have been taken."""
+        """Whether the optimizer would step."""
         return self.everywhere(outcome.cured(limit))
 
     def an_error(self, outcome: Outcome) -> str:
-        """Why the step did not come to its end, on the first rank that knows."""
+        """Why the step did not complete, from the first rank that knows."""
         errors = sorted(filter(None, self._agree(outcome.error)), key=FAILED_ON_OTHER_RANK.__eq__)
-        return errors[0] if errors else "it computed no loss"
+        return errors[0] if errors else "no loss was computed"
 
     def agree_on_origins(self, origins: tuple[Origin, ...], outcome: Outcome) -> tuple[Origin, ...]:
-        """Those of the rank that made the bad number; it is guilty from here on."""
+        """The origins of the rank where the non-finite value originates; sets `guilty`."""
         bad = not all(map(math.isfinite, (*outcome.losses, outcome.made)))
-        said: Sequence[tuple[tuple[Origin, ...], bool]] = self._agree((origins, bad))
-        if len(said) == 1:
+        gathered: Sequence[tuple[tuple[Origin, ...], bool]] = self._agree((origins, bad))
+        if len(gathered) == 1:
             return origins
-        # Memory that a collective writes is filled out of sight: an innocent rank may find origins.
-        certain = [rank for rank, (_, theirs) in enumerate(said) if theirs] or range(len(said))
-        made = [rank for rank in certain if said[rank][0]]
+        # Writes of a collective are not traced, so a rank without an origin may find some too.
+        certain = [rank for rank, (_, theirs) in enumerate(gathered) if theirs] or range(
+            len(gathered)
+        )
+        made = [rank for rank in certain if gathered[rank][0]]
         if made or len(certain) == 1:
             self.guilty = [*made, *certain][0]
-        self.also = {rank: said[rank][0][0] for rank in made[1:]}
-        return said[self.guilty or 0][0] if made else ()
+        self.also = {rank: gathered[rank][0][0] for rank in made[1:]}
+        return gathered[self.guilty or 0][0] if made else ()
 
     def find_spike(self, spike: Spike | None, made: float) -> Spike | None:
-        """That of the rank whose own gradient was by far the largest, if there is one."""
-        said: Sequence[tuple[Spike | None, float]] = self._agree((spike, made))
-        if len(said) == 1:
+        """The spike of the rank whose gradient is by far the largest, if there is one."""
+        gathered: Sequence[tuple[Spike | None, float]] = self._agree((spike, made))
+        if len(gathered) == 1:
             return spike
-        second, first = sorted(norm for _, norm in said)[-2:]
-        largest = max(range(len(said)), key=lambda rank: said[rank][1])
+        second, first = sorted(norm for _, norm in gathered)[-2:]
+        largest = max(range(len(gathered)), key=lambda rank: gathered[rank][1])
         if first > STANDS_OUT * second:
             self.guilty = largest
-            return said[largest][0]
-        found = said[0][0]  # no sample of one rank explains what happens on all
+            return gathered[largest][0]
+        found = gathered[0][0]  # the samples of one rank do not explain a spike on all
         return None if found is None else Spike(found.component, (), 0, found.layers, found.growth)

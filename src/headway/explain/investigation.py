@@ -1,6 +1,4 @@
-"""Investigates one bad step: traces it, finds the origin of the bad number or the cause of a spike,
-and tries remedies.
-"""
+"""Investigates a bad step: traces it, finds the origin or the cause of a spike, tries remedies."""
 
 from __future__ import annotations
 
@@ -27,30 +25,32 @@ from headway.explain.remedies.drop_samples import Bisection, DropSamples
 from headway.explain.trace import Trace
 from headway.torch_adapters.runtime_state import compiled_code_runs
 
-# Finds what carries a finite but huge jump: layers, a part of the loss, samples.
+# Where a gradient spike comes from: layers, a loss component, samples.
 
 MOST_LAYERS = 5
 GREW = 3.0
-"""Times its usual size from which a gradient has grown."""
+"""A gradient has grown if its norm is at least this many times its usual norm."""
 STANDS_OUT = 5.0
-"""Times the median from which a sample's share stands out, …"""
+"""A sample is an outlier if its share exceeds this many times the median …"""
 DEVIATIONS = 10.0
-"""… if it is so many deviations away, as well."""
+"""… and is this many standard deviations above it."""
 NORMAL = 1.4826
-"""From the median deviation to the standard deviation of normal numbers."""
+"""Factor from the median absolute deviation to the standard deviation (normal distribution)."""
 FEW = 4
 CLEARLY = 10.0
-"""Among a few samples: times the second largest."""
+"""With fewer than FEW samples: factor over the second largest."""
 
 
-def find_spike(trace: Trace, scene: FailingStep, norms: Mapping[str, float] | None = None) -> Spike:
-    """What grew most in a traced pass. `norms` are those of the gradients over all ranks, where
-    there are several."""
-    layers = _layers(norms or trace.ends.norms, scene)
-    share = _telling_share(trace, [name for name, _ in layers])
+def find_spike(
+    trace: Trace, failing_step: FailingStep, norms: Mapping[str, float] | None = None
+) -> Spike:
+    """What grew most in a traced pass. `norms`: gradient norms over all ranks, if there are
+    several."""
+    layers = _layers(norms or trace.ends.norms, failing_step)
+    share = _share_with_outliers(trace, [name for name, _ in layers])
     known = all(growth is not None for _, growth in layers)
     return Spike(
-        component=_component(trace, scene),
+        component=_component(trace, failing_step),
         rows=() if share is None else outliers(share.sizes),
         layers=tuple(name for name, _ in layers),
         growth=tuple(growth or 0.0 for _, growth in layers) if known else (),
@@ -59,7 +59,7 @@ def find_spike(trace: Trace, scene: FailingStep, norms: Mapping[str, float] | No
 
 
 def outliers(sizes: Sequence[float]) -> tuple[int, ...]:
-    """The few that are far larger than the rest."""
+    """Indices of the few values that are far larger than the rest."""
     if len(sizes) < 2:
         return ()
     if len(sizes) < FEW:
@@ -72,9 +72,11 @@ def outliers(sizes: Sequence[float]) -> tuple[int, ...]:
     return rows if len(rows) <= len(sizes) // 2 else ()
 
 
-def _layers(norms: Mapping[str, float], scene: FailingStep) -> list[tuple[str, float | None]]:
-    """Those whose gradients grew most; the largest, where nobody knows what is usual."""
-    usual = {name: scene.usual.get(f"grad_norm/{name}", 0.0) for name in norms}
+def _layers(
+    norms: Mapping[str, float], failing_step: FailingStep
+) -> list[tuple[str, float | None]]:
+    """Parameters whose gradients grew most; the largest gradients if the usual ones are unknown."""
+    usual = {name: failing_step.usual.get(f"grad_norm/{name}", 0.0) for name in norms}
     grown = [(name, norms[name] / usual[name]) for name in norms if usual[name] > 0]
     if grown:
         ranked = sorted(grown, key=lambda item: item[1], reverse=True)[:MOST_LAYERS]
@@ -83,19 +85,19 @@ def _layers(norms: Mapping[str, float], scene: FailingStep) -> list[tuple[str, f
     return [(name, None) for name in largest]
 
 
-def _component(trace: Trace, scene: FailingStep) -> str | None:
-    """The part of the loss that grew most; the largest, where nobody knows what is usual."""
+def _component(trace: Trace, failing_step: FailingStep) -> str | None:
+    """The loss component that grew most; the largest if the usual values are unknown."""
     values: dict[str, float] = {}
     for component in trace.ends.components:
         values[component.name] = max(values.get(component.name, 0.0), abs(component.value))
-    usual = {name: abs(scene.usual.get(f"loss/{name}", 0.0)) for name in values}
+    usual = {name: abs(failing_step.usual.get(f"loss/{name}", 0.0)) for name in values}
     if all(usual.values()):
         return max(values, key=lambda name: values[name] / usual[name], default=None)
     return max(values, key=values.__getitem__, default=None)
 
 
-def _telling_share(trace: Trace, layers: Sequence[str]) -> GradientShare | None:
-    """In which some samples stand out: of the layer that grew most, or else nearest to the loss."""
+def _share_with_outliers(trace: Trace, layers: Sequence[str]) -> GradientShare | None:
+    """The share with outliers: of the layer that grew most, or else nearest to the loss."""
     if trace.shares is None:
         return None
     writers = [trace.ends.written_by.get(name) for name in layers]
@@ -108,34 +110,31 @@ def _telling_share(trace: Trace, layers: Sequence[str]) -> GradientShare | None:
     return next((share for share in candidates if outliers(share.sizes)), None)
 
 
-# The plan of an investigation: which passes, in which order, and what they add up to.
-
-# A generator: it yields passes, whoever runs the step runs them, and it reads their outcomes. So
-# it is the same for a loop whose body is called, for a framework's closure, and for a loop that is
-# given its batch once more.
+# The plan of an investigation is a generator: it yields passes, the caller runs them, and it reads
+# their outcomes. So it does not depend on how a step is re-run.
 
 MOST_TRIALS = 4
 MOST_HALVINGS = 5
-"""Passes to find guilty samples among those of the step: enough for one among 32."""
+"""Passes of the search for failing samples: enough for one among 32."""
 ENOUGH_CURES = 2
-"""Once so many remedies have worked, no more are tried."""
+"""Number of working remedies after which no more are tried."""
 
 
 @dataclass(slots=True)
 class InvestigationResult:
-    """What an investigation leaves behind: for the user, and for a guard that applies cures."""
+    """The explanation, and the remedies that worked."""
 
     explanation: Explanation
     cured: Sequence[StepRemedy] = ()
-    """The remedies that worked, best first."""
+    """Best first."""
 
 
 @dataclass(slots=True)
 class ControlRuns:
-    """The same step under other circumstances, where somebody has them."""
+    """Other weights and batches to run the step with, if available."""
 
     older_weights: Callable[[], AbstractContextManager[None]] | None = None
-    """The weights of an earlier good state, in force for one pass."""
+    """Loads the weights of an earlier good state for one pass."""
     healthy_batches: Sequence[Any] = ()
     """Batches of the last good step."""
 
@@ -144,22 +143,26 @@ InvestigationPlan = Generator[StepPass, None, InvestigationResult]
 
 
 def investigate(
-    scene: FailingStep,
+    failing_step: FailingStep,
     elsewhere: ControlRuns | None = None,
-    agree: GatherFromRanks[Any] = lambda said: [said],
+    agree: GatherFromRanks[Any] = lambda value: [value],
     rank: int = 0,
 ) -> InvestigationPlan:
-    """Find out why the step went bad. With several ranks every one must do so: `agree` tells what
-    all of them say, `rank` is this one's place among them."""
-    inquiry = _Investigation(scene, elsewhere or ControlRuns(), RankAgreement(agree, rank))
-    return inquiry.run()
+    """Find out why the step failed. All ranks must call this: `agree` gathers a value from all of
+    them, `rank` is the index of this one."""
+    investigation = _Investigation(
+        failing_step, elsewhere or ControlRuns(), RankAgreement(agree, rank)
+    )
+    return investigation.run()
 
 
 class _Investigation:
-    def __init__(self, scene: FailingStep, elsewhere: ControlRuns, council: RankAgreement) -> None:
-        self._scene = scene
+    def __init__(
+        self, failing_step: FailingStep, elsewhere: ControlRuns, ranks: RankAgreement
+    ) -> None:
+        self._failing_step = failing_step
         self._elsewhere = elsewhere
-        self._council = council
+        self._ranks = ranks
         self._passes = 0
         self._began = time.perf_counter()
         self._origins: tuple[Origin, ...] = ()
@@ -169,25 +172,27 @@ class _Investigation:
     def run(self) -> InvestigationPlan:
         traced = yield from self._trace()
         if not self._everywhere(traced.complete):
-            why = self._council.an_error(traced)
-            self._notes.append(f"the step could not be run again: {why}")
+            why = self._ranks.an_error(traced)
+            self._notes.append(f"the step could not be re-run: {why}")
             return self._concluded("unknown", traced)
         if not self._well(traced):
             nature: Nature = "deterministic"
             self._settle(traced)
-        elif self._scene.inexact:
-            self._notes.append(self._scene.inexact)
+        elif self._failing_step.inexact:
+            self._notes.append(self._failing_step.inexact)
             return self._concluded("unknown", traced)
         else:
             nature = yield from self._again()
-        remedies = counterfactual.select_remedies(self._origin, self._spike, self._scene, nature)
+        remedies = counterfactual.select_remedies(
+            self._origin, self._spike, self._failing_step, nature
+        )
         trials, cured = yield from self._try(remedies)
         if nature == "deterministic" and len(cured) < ENOUGH_CURES:
             yield from self._bisect(trials, cured)
         guilt: Guilt = "unknown"
         if nature == "deterministic":
-            guilt = yield from self._whose_guilt()
-        if guilt == "batch":  # another rate would only have hidden it
+            guilt = yield from self._find_guilt()
+        if guilt == "batch":  # a smaller learning rate would only hide it
             trials = [trial for trial in trials if trial.key != "smaller-rate"]
         found = self._concluded(nature, traced, trials, guilt)
         return with_cured(found, cured)
@@ -199,18 +204,18 @@ class _Investigation:
     # The passes.
 
     def _trace(self) -> Generator[StepPass, None, Outcome]:
-        trace = Trace(self._scene)
-        one = StepPass("trace", self._scene.batches, within=[trace], observer=trace)
+        trace = Trace(self._failing_step)
+        one = StepPass("trace", self._failing_step.batches, within=[trace], observer=trace)
         yield from self._run(one)
         if one.outcome.complete:
-            self._origins = locate.find_origins(trace, self._scene)
-            if self._scene.symptom == "spike" and not self._origins:
-                self._spike = find_spike(trace, self._scene, one.outcome.norms)
+            self._origins = locate.find_origins(trace, self._failing_step)
+            if self._failing_step.symptom == "spike" and not self._origins:
+                self._spike = find_spike(trace, self._failing_step, one.outcome.norms)
         return one.outcome
 
     def _again(self) -> Generator[StepPass, None, Nature]:
-        """It went well this time: without instruments too?"""
-        one = StepPass("again", self._scene.batches)
+        """The traced pass succeeded: does the step also succeed without tracing?"""
+        one = StepPass("again", self._failing_step.batches)
         yield from self._run(one)
         if not self._everywhere(one.outcome.complete):
             return "unknown"
@@ -226,7 +231,7 @@ class _Investigation:
         cured: list[StepRemedy] = []
         tried = 0
         planned = [(remedy.key, self._why_not(remedy)) for remedy in remedies]
-        for key, why_not in self._council.as_spoken(planned):
+        for key, why_not in self._ranks.decide(planned):
             remedy = here.get(key)
             why_not = why_not or self._enough(tried, len(cured))
             if why_not:
@@ -244,28 +249,28 @@ class _Investigation:
         return trials, cured
 
     def _try_one(self, key: str, remedy: StepRemedy | None) -> Generator[StepPass, None, Trial]:
-        """On every rank; what came of it is what the rank says that was bad before."""
-        scene = self._scene
-        own = self._council.own_origin
+        """Try a remedy on every rank; the rank with the origin decides about the outcome."""
+        failing_step = self._failing_step
+        own = self._ranks.own_origin
         if key == DropSamples.key and own is not None:
-            remedy = DropSamples.fitting(own, scene)
+            remedy = DropSamples.fitting(own, failing_step)
         if remedy is None:
-            one = StepPass("trial", scene.batches)
+            one = StepPass("trial", failing_step.batches)
         else:
-            # Another rank's batch is not the guilty one: there the step runs as it is.
-            batches = remedy.batches(scene) if self._council.blamed else scene.batches
-            one = StepPass("trial", batches, within=[remedy.applied(scene)])
+            # On ranks without an origin the batch is not at fault and stays unchanged.
+            batches = remedy.batches(failing_step) if self._ranks.blamed else failing_step.batches
+            one = StepPass("trial", batches, within=[remedy.applied(failing_step)])
         yield from self._run(one)
         trial = Trial(key, "")
         if remedy is not None:
-            trial = counterfactual.judge_trial(remedy, one.outcome, scene.limit)
-        spoken = self._council.as_spoken(trial)
-        if not self._well(one.outcome) and spoken.tried == "cured":
-            spoken = replace(spoken, tried="not cured", why="another rank is still bad")
-        return spoken
+            trial = counterfactual.judge_trial(remedy, one.outcome, failing_step.limit)
+        decided = self._ranks.decide(trial)
+        if not self._well(one.outcome) and decided.tried == "cured":
+            decided = replace(decided, tried="not cured", why="another rank still fails")
+        return decided
 
     def _why_not(self, remedy: StepRemedy) -> str:
-        if not remedy.why_not and self._scene.gentle and not remedy.safe:
+        if not remedy.why_not and self._failing_step.gentle and not remedy.safe:
             return _RISKY
         return remedy.why_not
 
@@ -275,16 +280,17 @@ class _Investigation:
     def _bisect(
         self, trials: list[Trial], cured: list[StepRemedy]
     ) -> Generator[StepPass, None, None]:
-        """Which samples are guilty, where the data flow did not tell; of one rank, if several."""
-        worth = counterfactual.worth_bisecting(self._origin, self._spike, self._scene)
-        if not self._council.as_spoken(worth and self._council.one_is_to_blame):
+        """Find the failing samples by bisection, on one rank, if the data flow did not show
+        them."""
+        worth = counterfactual.worth_bisecting(self._origin, self._spike, self._failing_step)
+        if not self._ranks.decide(worth and self._ranks.one_is_to_blame):
             return
-        search = Bisection(self._scene, most=MOST_HALVINGS)
-        remedies = iter(search if self._council.speaks else ())
-        while self._council.as_spoken((remedy := next(remedies, None)) is not None):
-            one = StepPass("trial", self._scene.batches)
+        search = Bisection(self._failing_step, most=MOST_HALVINGS)
+        remedies = iter(search if self._ranks.decides else ())
+        while self._ranks.decide((remedy := next(remedies, None)) is not None):
+            one = StepPass("trial", self._failing_step.batches)
             if remedy is not None:
-                one.batches = remedy.batches(self._scene)
+                one.batches = remedy.batches(self._failing_step)
             yield from self._run(one)
             search.learn(cured=self._well(one.outcome))
         found = search.found if search.minimal else None
@@ -295,7 +301,7 @@ class _Investigation:
         self._name(found.rows)
 
     def _name(self, rows: Mapping[int, Sequence[int]]) -> None:
-        """The samples that were found by leaving them out."""
+        """Record the samples that the bisection found."""
         named = [(at, tuple(those)) for at, those in rows.items() if those]
         if len(named) != 1:
             return
@@ -305,15 +311,15 @@ class _Investigation:
         elif self._spike is not None:
             self._spike = replace(self._spike, rows=guilty, batch=batch)
 
-    def _whose_guilt(self) -> Generator[StepPass, None, Guilt]:
+    def _find_guilt(self) -> Generator[StepPass, None, Guilt]:
         known = wording.guilt_by_kind(self._origin)
         if known is not None:
             return known
         other, healthy = self._elsewhere.older_weights, self._elsewhere.healthy_batches
-        if not self._everywhere(other is not None and bool(healthy)) or self._scene.gentle:
+        if not self._everywhere(other is not None and bool(healthy)) or self._failing_step.gentle:
             return "unknown"
         assert other is not None
-        one = StepPass("trial", self._scene.batches, within=[other()])
+        one = StepPass("trial", self._failing_step.batches, within=[other()])
         yield from self._run(one)
         if not self._everywhere(one.outcome.complete):
             return "unknown"
@@ -329,24 +335,26 @@ class _Investigation:
         self._passes += 1
         yield one
 
-    # What all ranks must see alike.
+    # Agreement among the ranks.
 
-    def _everywhere(self, said: bool) -> bool:
-        return self._council.everywhere(said)
+    def _everywhere(self, value: bool) -> bool:
+        return self._ranks.everywhere(value)
 
     def _well(self, outcome: Outcome) -> bool:
         """Whether the step would have been taken."""
-        return self._council.well(outcome, self._scene.limit)
+        return self._ranks.well(outcome, self._failing_step.limit)
 
     def _settle(self, traced: Outcome) -> None:
-        """The bad number was born on one rank; what it found is what is said everywhere."""
-        self._origins = self._council.agree_on_origins(self._origins, traced)
-        if self._scene.symptom == "spike" and not self._origins:
-            self._spike = self._council.find_spike(self._spike, traced.made)
-        for rank, origin in self._council.also.items():
+        """All ranks take over the origins of the rank where the non-finite value originates."""
+        self._origins = self._ranks.agree_on_origins(self._origins, traced)
+        if self._failing_step.symptom == "spike" and not self._origins:
+            self._spike = self._ranks.find_spike(self._spike, traced.made)
+        for rank, origin in self._ranks.also.items():
             rows = ", ".join(map(str, origin.rows))
             named = f", sample{'s' if len(origin.rows) > 1 else ''} {rows}" if rows else ""
-            self._notes.append(f"rank {rank} made one, too: {origin.op} at {origin.place}{named}")
+            self._notes.append(
+                f"rank {rank} has an origin too: {origin.op} at {origin.place}{named}"
+            )
 
     # The outcome.
 
@@ -357,33 +365,33 @@ class _Investigation:
         trials: Sequence[Trial] = (),
         guilt: Guilt = "unknown",
     ) -> InvestigationResult:
-        scene = self._scene
+        failing_step = self._failing_step
         explanation = Explanation(
-            step=scene.step,
-            symptom=scene.symptom,
+            step=failing_step.step,
+            symptom=failing_step.symptom,
             nature=nature,
             origins=self._origins if nature == "deterministic" else (),
             spike=self._spike if nature == "deterministic" else None,
             trials=tuple(trials),
             guilt=guilt,
             samples=self._samples(),
-            rank=self._council.guilty,
+            rank=self._ranks.guilty,
             passes=self._passes,
             seconds=round(time.perf_counter() - self._began, 3),
             loss=outcome.losses[-1] if outcome.losses else None,
             notes=tuple(self._notes),
         )
-        return InvestigationResult(self._council.as_spoken(wording.add_sentences(explanation)))
+        return InvestigationResult(self._ranks.decide(wording.add_sentences(explanation)))
 
     def _samples(self) -> tuple[Any, ...]:
         carrier = self._origin or self._spike
-        names = self._scene.sample_names
+        names = self._failing_step.sample_names
         if carrier is None or not carrier.rows or names is None:
             return ()
         return tuple(names(carrier.batch, carrier.rows))
 
 
-_ENOUGH = "others worked already"
+_ENOUGH = "other remedies already worked"
 _RISKY = "it could raise an error in the training loop itself"
 
 

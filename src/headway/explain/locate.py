@@ -1,8 +1,8 @@
-"""Finds the op that made the bad number, from a bad loss or gradient backwards.
+"""Finds the op where a non-finite value first appears, walking back from a bad loss or gradient.
 
 The walk follows bad inputs only. An op with a bad result and finite inputs is an origin. Infinities
-are followed to where they were computed; those that somebody wrote on purpose (masks) are never to
-blame, but an op that makes NaN of them is, and so is one that picks a masked element for the loss.
+are followed to the op that computed them. Deliberate infinities (masks) are never an origin, but an
+op that turns them into NaN is, and so is an op that selects a masked element for the loss.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headway.torch_adapters.frames import FrameLine
 from headway.torch_adapters.op_schema import name_set
 from headway.torch_adapters.tensor_values import NAN, POSITIVE
 
-# A tensor that came bad is used by the op behind these.
+# Copies: the op that reads their result is the one that uses a bad tensor.
 _CARRIES = name_set("to_copy clone copy")
 
 
@@ -33,19 +33,19 @@ class BatchRows(NamedTuple):
 
 
 class FoundOrigin(NamedTuple):
-    """An origin: the op; or the tensor that came bad, and the op that read it."""
+    """An origin: an op; or a tensor that is already bad, and the op that reads it."""
 
     call: TracedCall
     leaf: BadLeaf | None = None
     rows: BatchRows | None = None
-    """The samples of it that did harm, where some did not."""
+    """The samples that reach the loss, if not all do."""
 
     def same_as(self, other: FoundOrigin) -> bool:
         return self.call is other.call and self.leaf is other.leaf
 
 
-def find_origins(trace: Trace, scene: FailingStep) -> tuple[Origin, ...]:
-    """Where the bad numbers of a traced pass were born, the one to mend first standing first."""
+def find_origins(trace: Trace, failing_step: FailingStep) -> tuple[Origin, ...]:
+    """The origins in a traced pass; the first one is the one to fix first."""
     if trace.ends.losses:
         walk = _walk_from(trace, trace.ends.losses)
         origins = [(found, set(trace.ends.gradients)) for found in walk.found]
@@ -75,12 +75,12 @@ def _walk_from(trace: Trace, sources: Iterable[BadInput]) -> _Walk:
 
 @dataclass(slots=True)
 class _Walk:
-    """One way back from the ends of a pass."""
+    """A walk back from the results of a pass."""
 
     calls: Sequence[TracedCall]
     found: list[FoundOrigin] = field(default_factory=list)
     elsewhere: list[FoundOrigin] = field(default_factory=list)
-    """Origins in other samples than those that became NaN: infinities that did no harm."""
+    """Origins in samples that do not become NaN: infinities without effect."""
     seen: set[tuple[int, BatchRows | None]] = field(default_factory=set)
 
     def follow(self, source: BadInput, reader: TracedCall | None) -> None:
@@ -113,7 +113,7 @@ class _Walk:
             origins.append(FoundOrigin(call, rows=rows))
 
     def _further(self, call: TracedCall) -> list[BadInput]:
-        """The inputs to go on with; none, if the op itself is the origin."""
+        """The inputs to follow; none if the op itself is the origin."""
         trouble = call.trouble
         if trouble is None:
             return []
@@ -133,8 +133,8 @@ class _Walk:
         return [source for source in trouble.sources if not source.deliberate]
 
     def _own_result(self, call: TracedCall, sources: Sequence[BadInput]) -> bool:
-        """Whether the infinity was made by the very op whose backward this is: hidden in the
-        forward (`where`), it comes out here."""
+        """Whether the forward of this backward op computed the infinity: hidden in the forward pass
+        (`where`), it shows here."""
         makers = [self.calls[order] for source in sources for order in source.writers]
         for maker in makers:
             if maker.trouble is None or not maker.same_code(call):
@@ -154,8 +154,7 @@ class _Walk:
         return ()
 
     def _last_bad_before(self, reader: TracedCall | None) -> TracedCall | None:
-        """What a writer that torch does not see has read is unknown; bad numbers that were there
-        before are likely to be what it made its own of."""
+        """The last bad call before a write that torch does not see: its likely input."""
         end = len(self.calls) if reader is None else reader.order
         for call in reversed(self.calls[:end]):
             if call.trouble is not None and not call.trouble.deliberate:
@@ -163,7 +162,7 @@ class _Walk:
         return None
 
     def _blame_picker(self, source: BadInput) -> None:
-        """Nothing but infinities that were meant: an op took some where it should not have."""
+        """All infinities are deliberate: find the op that selects some of them by mistake."""
         chain = [call for call in self._meant(source) if call.trouble and call.trouble.kind]
         used = [call for call in chain if call.trouble and call.trouble.sources]
         choices = (
@@ -190,14 +189,14 @@ class _Walk:
 
 
 def _rows_of(call: TracedCall) -> BatchRows | None:
-    """The samples an origin was in, where they are known."""
+    """The samples of an origin, if known."""
     rows = call.trouble.rows if call.trouble is not None else ()
     return BatchRows(call.batch, rows) if rows else None
 
 
 def _narrowed(rows: BatchRows | None, call: TracedCall) -> BatchRows | None:
-    """The samples to look for before an op: those it let through, or in which it made NaN of
-    infinities."""
+    """The samples to follow before an op: those it selects, or in which it turns infinities into
+    NaN."""
     trouble = call.trouble
     if trouble is None or not (call.facts.chooses or (trouble.kind and trouble.flags & NAN)):
         return rows
@@ -210,7 +209,7 @@ def _meet(one: BatchRows, other: BatchRows) -> bool:
 
 def _make_origin(trace: Trace, found: FoundOrigin, reached: set[str]) -> Origin:
     call, leaf, harmed = found
-    teller = call.located_call
+    located = call.located_call
     trouble = call.trouble
     if leaf is not None:
         read = () if trouble is None or leaf.maker is call else trouble.rows
@@ -220,15 +219,15 @@ def _make_origin(trace: Trace, found: FoundOrigin, reached: set[str]) -> Origin:
     rows = trouble.rows
     if harmed is not None and harmed.batch == call.batch:
         rows = tuple(row for row in rows if row in harmed.rows) or rows
-    kind = trouble.kind or OriginKind("unknown", f"{teller.op} gave a result that is not finite")
-    place, called_from = teller.around.place, _called_from(trace, teller)
+    kind = trouble.kind or OriginKind("unknown", f"{located.op} returns a non-finite result")
+    place, called_from = located.around.place, _called_from(trace, located)
     return Origin(
         kind=kind.name,
         cause=kind.cause,
         phase=call.phase,
-        op=teller.op,
+        op=located.op,
         node=call.node,
-        module=teller.module.path,
+        module=located.module.path,
         place=None if place is None else place.read(),
         called_from=None if called_from is None else called_from.read(),
         inputs=trouble.inputs,
@@ -237,13 +236,13 @@ def _make_origin(trace: Trace, found: FoundOrigin, reached: set[str]) -> Origin:
         reached=tuple(name for name in trace.ends.gradients if name in reached),
         component=_component(trace, found),
         order=call.order,
-        autocast=teller.autocast,
+        autocast=located.autocast,
         batch=call.batch,
     )
 
 
 def _called_from(trace: Trace, call: TracedCall) -> FrameLine | None:
-    """Of a library's function, or of one of the user's that several lines call: which did."""
+    """The caller of a library function, or of a user function that several lines call."""
     place, library, caller = call.around.place, call.around.called_from, call.around.caller
     if place is None or caller is None:
         return library
@@ -260,7 +259,7 @@ def _called_from(trace: Trace, call: TracedCall) -> FrameLine | None:
 
 
 def _component(trace: Trace, found: FoundOrigin) -> str | None:
-    """The part of the loss it came through, where there is only one."""
+    """The loss component it passes through, if there is only one."""
     through = {
         component.name
         for component in trace.ends.components
@@ -274,13 +273,13 @@ def _component(trace: Trace, found: FoundOrigin) -> str | None:
 
 
 def _distinct(origins: Iterable[Origin]) -> Iterator[Origin]:
-    """One for each piece of code: a loop or another layer's turn is no other origin. Backward's
-    account of it goes before that of the forward, where it was hidden."""
-    kept: dict[tuple[object, ...], Origin] = {}
+    """One origin per line and op: further iterations or layers are not counted. An origin in
+    backward replaces one in forward, where it was hidden."""
+    distinct: dict[tuple[object, ...], Origin] = {}
     for origin in origins:
-        came_bad = origin.inputs[0].name if origin.output is None and origin.inputs else None
-        key = (origin.op, origin.module, origin.place, came_bad)
-        first = kept.get(key)
+        bad_input = origin.inputs[0].name if origin.output is None and origin.inputs else None
+        key = (origin.op, origin.module, origin.place, bad_input)
+        first = distinct.get(key)
         if first is None or (first.phase == "forward" and origin.phase == "backward"):
-            kept[key] = origin
-    yield from sorted(kept.values(), key=lambda origin: origin.order)
+            distinct[key] = origin
+    yield from sorted(distinct.values(), key=lambda origin: origin.order)

@@ -1,4 +1,4 @@
-"""The result of replaying an incident: does the step still fail?"""
+"""The result of replaying an incident: whether the step still fails."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutcome:
-    """What came of it."""
+    """The result of a replay."""
 
     reproduces: bool | None
-    """None: that cannot be told."""
+    """None: undecided."""
     said: str
-    """What was seen, or why it cannot be told."""
+    """What was observed, or why it is undecided."""
     outcome: Outcome
     explanation: Explanation | None = None
-    """Of this run, where one was sought."""
+    """The explanation of this run, if requested."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -36,15 +36,15 @@ class ReplayOutcome:
 
 
 def refuse_replay(why: str) -> ReplayOutcome:
-    """The step could not be run at all."""
+    """The result for a step that could not be run."""
     return ReplayOutcome(None, why, Outcome(error=why))
 
 
 def judge_replay(
     capsule: IncidentFolder, outcome: Outcome, notes: Sequence[str] = ()
 ) -> ReplayOutcome:
-    """Whether the step goes bad as it did. Where the weights or the limit are not known, that it
-    does not is no proof."""
+    """Whether the step fails as it did. Without the recorded weights or limit, a success proves
+    nothing."""
 
     def answer(reproduces: bool | None, said: str) -> ReplayOutcome:
         return ReplayOutcome(reproduces, said, outcome, notes=tuple(notes))
@@ -54,33 +54,32 @@ def judge_replay(
     if not outcome.complete:
         return answer(
             None,
-            "the step was run, but made no backward pass: there is no loss and no gradient to "
-            "judge by",
+            "the step ran without a backward pass, so there is no loss and no gradient to judge by",
         )
     if not outcome.finite:
         return answer(True, describe_nonfinite(outcome))
     if capsule.symptom == "spike" and capsule.limit is None:
-        return answer(None, "it was a spike, and the limit it was held to was not recorded")
+        return answer(None, "the incident is a spike, and its limit was not recorded")
     if not outcome.cured(capsule.limit):
         return answer(
-            True, f"the gradient norm is {say(outcome.norm)}, {say(capsule.limit or 0)} was allowed"
+            True, f"the gradient norm is {say(outcome.norm)} (limit {say(capsule.limit or 0)})"
         )
     if not capsule.has_state and capsule.explanation.guilt != "batch":
         why = next((item.why for item in capsule.left_out if item.what == "the weights"), "")
         return answer(
             None,
-            "it does not happen here, which proves nothing: the incident holds no weights "
-            f"({why}), so these are others",
+            "the step succeeds, but with other weights: the incident does not contain them "
+            f"({why})",
         )
     loss = f"loss {say(outcome.losses[-1])}, " if outcome.losses else ""
-    return answer(False, f"{loss}gradient norm {say(outcome.norm)}, every number is finite")
+    return answer(False, f"{loss}gradient norm {say(outcome.norm)}, all values are finite")
 
 
 def add_explanation(
     rehearsed: ReplayOutcome, found: Explanation, capsule: IncidentFolder
 ) -> ReplayOutcome:
-    """The same with what was found this time, and what only the run could know: whose guilt it was,
-    and which rows are the guilty ones where the batch is made of nothing else."""
+    """Add the explanation of this replay, completed by what only the run knew: batch or weights,
+    and the original rows if the batch contains the failing rows only."""
     recorded = capsule.explanation
     if not _same_origin(found.origin, recorded.origin):
         return replace(rehearsed, explanation=found)
@@ -99,11 +98,11 @@ def _same_origin(one: Origin | None, other: Origin | None) -> bool:
 
 
 def describe_nonfinite(outcome: Outcome) -> str:
-    """What is not finite."""
+    """The non-finite loss or gradients."""
     loss = next((value for value in outcome.losses if not math.isfinite(value)), None)
     bad = [name for name, norm in outcome.norms.items() if not math.isfinite(norm)]
     more = f" and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
     names = ", ".join(bad[:MOST_NAMED]) + more
     if loss is not None:
         return f"the loss is {say(loss)}"
-    return f"the loss is finite, the gradient of {names} is not"
+    return f"the loss is finite, but the gradient of {names} is not"

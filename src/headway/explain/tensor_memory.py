@@ -1,7 +1,5 @@
-"""Tensors described in numbers, who owns their memory (parameter, buffer, batch), and which ops
-wrote it. A tensor may be filled piece by piece (`out[i] = …`), so every write since the last one
-that covered the whole storage counts.
-"""
+"""Statistics of tensors, the owner of their memory (parameter, buffer, batch), and the ops that
+wrote it."""
 
 from __future__ import annotations
 
@@ -26,11 +24,9 @@ from headway.torch_adapters.tensor_values import (
     storage_span,
 )
 
-# Tensors described in numbers, and whose they are.
-
 
 def describe_tensor(tensor: Tensor, name: str, role: str) -> Operand:
-    """A plain tensor in numbers."""
+    """Statistics of a plain tensor."""
     shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
     if tensor.numel() == 0:
         return Operand(name, role, shape, dtype)
@@ -52,45 +48,46 @@ def describe_tensor(tensor: Tensor, name: str, role: str) -> Operand:
 
 
 class MemoryOwners:
-    """Whose memory it is: a parameter's, a buffer's, the batch's."""
+    """The owner of memory: a parameter, a buffer or the batch."""
 
-    def __init__(self, scene: FailingStep) -> None:
+    def __init__(self, failing_step: FailingStep) -> None:
         self._of: dict[int, tuple[str, str]] = {}
         self._at: dict[int, tuple[str, str]] = {}
-        """By the place in the host's memory: arrays that become tensors in the step."""
+        """By CPU address: arrays that become tensors in the step."""
         self._given: list[tuple[str, Tensor]] = []
-        for position, batch in enumerate(scene.batches):
-            prefix = f"batch {position}" if len(scene.batches) > 1 else "batch"
+        for position, batch in enumerate(failing_step.batches):
+            prefix = f"batch {position}" if len(failing_step.batches) > 1 else "batch"
             for keys, tensor in batch_tensors(batch):
                 name = prefix + "".join(f"[{key!r}]" for key in keys)
                 self._own(tensor, "batch", name)
                 self._given.append((name, tensor))
                 if tensor.device.type == "cpu" and tensor.layout is torch.strided:
                     self._at[tensor.untyped_storage().data_ptr()] = ("batch", name)
-        for name, tensor in scene.data.items():
+        for name, tensor in failing_step.data.items():
             self._own(tensor, "data", name)
-        for number, model in enumerate(scene.models):
-            prefix = f"model{number}." if len(scene.models) > 1 else ""
+        for number, model in enumerate(failing_step.models):
+            prefix = f"model{number}." if len(failing_step.models) > 1 else ""
             for path, buffer in unwrap_model(model).named_buffers():
                 self._own(buffer, "buffer", prefix + user_path(path))
             for path, parameter in unwrap_model(model).named_parameters():
-                name = scene.names.get(id(parameter), prefix + user_path(path))
+                name = failing_step.names.get(id(parameter), prefix + user_path(path))
                 self._own(parameter, "weight", name)
-        for optimizer in scene.optimizers:
+        for optimizer in failing_step.optimizers:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
-                    if id(parameter) in scene.names:
-                        self._own(parameter, "weight", scene.names[id(parameter)])
+                    if id(parameter) in failing_step.names:
+                        self._own(parameter, "weight", failing_step.names[id(parameter)])
 
     def of(self, tensor: Tensor) -> tuple[str, str] | None:
-        """(role, name) of what a plain tensor shares its memory with."""
+        """(role, name) of the owner of a plain tensor's memory."""
         known = self._of.get(storage_address(tensor))
         if known is None and tensor.device.type == "cpu":
             known = self._at.get(tensor.untyped_storage().data_ptr())
         return known
 
     def original(self, tensor: Tensor) -> str | None:
-        """The name of what is bad at the very same places in the batch: the tensor is a copy."""
+        """Name of the batch tensor with the same non-finite elements: the tensor is a copy of
+        it."""
         for name, given in self._given:
             if given.shape == tensor.shape and given.is_floating_point():
                 alike = (torch.isnan, torch.isinf)
@@ -105,7 +102,7 @@ class MemoryOwners:
 
 
 def batch_tensors(batch: Any) -> list[tuple[tuple[Any, ...], Tensor]]:
-    """The tensors of a batch, and its arrays as such; of one that is an object, its attributes."""
+    """The tensors of a batch, and its arrays as tensors; for other objects, their attributes."""
     found = list(_numbers_in(batch))
     if not found and hasattr(batch, "__dict__"):
         found = list(_numbers_in(vars(batch)))
@@ -116,7 +113,7 @@ def _numbers_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[
     if isinstance(value, Tensor):
         yield path, value
     elif isinstance(value, np.ndarray):
-        with suppress(TypeError, ValueError):  # of a dtype torch has not, or read backwards
+        with suppress(TypeError, ValueError):  # a dtype that torch lacks, or negative strides
             if value.flags.writeable:
                 yield path, torch.from_numpy(value)
     elif isinstance(value, Mapping):
@@ -127,26 +124,24 @@ def _numbers_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[
             yield from _numbers_in(item, (*path, position))
 
 
-# Which ops wrote the memory a tensor lies in, by storage.
-
-# A tensor may be filled piece by piece (`out[i] = …`), so every write since the last one that
-# covered the whole storage counts.
+# Writes by storage. A tensor may be filled piece by piece (`out[i] = …`), so every write since the
+# last one that covered the whole storage counts.
 
 
 class MemoryWrite(NamedTuple):
-    """An op wrote into a storage."""
+    """A write of an op to a storage."""
 
     order: int
-    """Which op."""
+    """Index of the op."""
     flags: int
-    """What of it was non-finite."""
+    """Non-finite flags of the written values."""
     first: int
     last: int
-    """Where, in bytes."""
+    """Byte range."""
 
 
 class MemoryWrites:
-    """The writes into every storage that are still to be seen."""
+    """For each storage, the writes that are not yet overwritten."""
 
     def __init__(self) -> None:
         self._into: dict[int, list[MemoryWrite]] = {}
@@ -163,10 +158,10 @@ class MemoryWrites:
             self._into.setdefault(where, []).append(write)
 
     def begin(self, tensor: Tensor, order: int, flags: int) -> None:
-        """The same for memory that is new: what had this address before is gone.
+        """The same for new memory: the previous owner of this address is gone.
 
-        Holding addresses by weak references instead would pin a few bytes behind every block of
-        memory, and the C library's allocator then does not reuse the blocks.
+        Weak references would pin a few bytes behind each block, and the C allocator would then not
+        reuse the blocks.
         """
         first, last = storage_span(tensor)
         where = storage_address(tensor)
@@ -174,23 +169,23 @@ class MemoryWrites:
         self._shared.discard(where)
 
     def know(self, tensor: Tensor) -> bool:
-        """Whether something was written there, or into what had the address before."""
+        """Whether a write to this address is known, possibly by a previous owner."""
         return storage_address(tensor) in self._into
 
     def share(self, tensor: Tensor) -> None:
-        """Other ranks write into this memory, too; when, and what, is not to be seen."""
+        """Other ranks write to this memory too, at unknown times."""
         self._shared.add(storage_address(tensor))
 
     def shared(self, tensor: Tensor) -> bool:
         return storage_address(tensor) in self._shared
 
     def forget(self) -> None:
-        """The pass is over."""
+        """Forget all writes at the end of a pass."""
         self._into.clear()
         self._shared.clear()
 
     def into(self, tensor: Tensor) -> list[MemoryWrite]:
-        """The writes into the memory of a tensor, newest first."""
+        """The writes to the memory of a tensor, newest first."""
         first, last = storage_span(tensor)
         found = self._into.get(storage_address(tensor), ())
         return [write for write in reversed(found) if write.first < last and first < write.last]

@@ -1,7 +1,7 @@
-"""Traces every op of a pass and how bad numbers flow from one to the next.
+"""Traces every op of a pass and the flow of non-finite values between them.
 
-`Trace` is active while the user's own step runs; it never raises into the step: its own failures
-are collected in `errors`.
+`Trace` is active while the user's step runs. It never raises into the step: its own errors are
+collected in `errors`.
 """
 
 from __future__ import annotations
@@ -30,99 +30,94 @@ from headway.torch_adapters.op_schema import OpSchema, read_schema, tensor_argum
 from headway.torch_adapters.optimizer_adapter import gradients_are_scaled
 from headway.torch_adapters.tensor_values import nonfinite_flags, plain_tensor, storage_address
 
-# The gradients of a step, by the names of their parameters and without a scaler's factor.
-
 
 class NamedGradients:
-    """Knows every parameter of the step."""
+    """The gradients of a step by parameter name, without the loss scale."""
 
-    def __init__(self, scene: FailingStep) -> None:
-        self._scene = scene
+    def __init__(self, failing_step: FailingStep) -> None:
+        self._failing_step = failing_step
 
     def parameters(self) -> list[Tensor]:
-        """Each once."""
-        of_models = [p for model in self._scene.models for p in model.parameters()]
-        groups = [g for optimizer in self._scene.optimizers for g in optimizer.param_groups]
+        """All parameters, each once."""
+        of_models = [p for model in self._failing_step.models for p in model.parameters()]
+        groups = [g for optimizer in self._failing_step.optimizers for g in optimizer.param_groups]
         of_optimizers = [p for group in groups for p in group["params"]]
         each = {id(p): p for p in (*of_models, *of_optimizers) if not is_lazy(p)}
         return list(each.values())
 
     def of(self, parameters: Sequence[Tensor]) -> Iterator[tuple[str, Tensor, float]]:
-        """(name, gradient, the factor it was scaled with)."""
+        """(name, gradient, loss scale)."""
         scales = self._scales()
         for position, parameter in enumerate(parameters):
             if parameter.grad is not None:
-                name = self._scene.names.get(id(parameter), f"parameter {position}")
+                name = self._failing_step.names.get(id(parameter), f"parameter {position}")
                 yield name, parameter.grad, scales.get(id(parameter), 1.0)
 
     def _scales(self) -> dict[int, float]:
-        """The scaler's factor, for parameters whose gradients still carry it."""
-        scaler = self._scene.scaler
+        """The loss scale, for parameters whose gradients are still scaled."""
+        scaler = self._failing_step.scaler
         if scaler is None or not scaler.is_enabled():
             return {}
         factor = scaler.get_scale()
         return {
             id(parameter): factor
-            for optimizer in self._scene.optimizers
+            for optimizer in self._failing_step.optimizers
             if gradients_are_scaled(scaler, optimizer)
             for group in optimizer.param_groups
             for parameter in group["params"]
         }
 
 
-# Every op of a pass, and how bad numbers flow from one to the next.
-
-# `Trace` is in force while the user's own step runs. Outputs are looked at as they appear; of a
-# bad one everything is gathered at once, for its tensors live no longer than the step wants them
-# to. It never raises into the step: what goes wrong in here is noted in `errors`.
+# Outputs are inspected as they appear. Everything about a bad one is collected at once, because the
+# step may free its tensors.
 
 MOST_ERRORS = 20
 
 
 @dataclass(slots=True)
 class TraceResults:
-    """What came out of the pass."""
+    """The results of a pass: losses and gradients."""
 
     losses: list[BadInput] = field(default_factory=list)
-    """The bad ones of what backward was called on."""
+    """The non-finite tensors that backward was called on."""
     components: list[TracedComponent] = field(default_factory=list)
     gradients: dict[str, BadInput] = field(default_factory=dict)
-    """The bad ones, by parameter."""
+    """The non-finite gradients, by parameter."""
     norms: dict[str, float] = field(default_factory=dict)
-    """Of the finite ones, unscaled."""
+    """Norms of the finite gradients, without the loss scale."""
     written_by: dict[str, TracedCall | None] = field(default_factory=dict)
-    """The op that wrote each of these last."""
+    """The op that wrote each finite gradient last."""
 
 
 class Trace(TorchDispatchMode, PassObserver):
-    """A context manager for one pass; it may be entered in one function and left in another."""
+    """A context manager for one pass; one function may enter it and another one exit it."""
 
     supports_higher_order_operators = True
 
-    def __init__(self, scene: FailingStep) -> None:
+    def __init__(self, failing_step: FailingStep) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[TracedCall] = []
         self.ends = TraceResults()
         self.errors: list[str] = []
         self.shares: GradientShares | None = None
-        self._scene = scene
-        self._samples = [BatchSamples(batch) for batch in scene.batches]
-        self._modules = ModuleStack(scene.models)
+        self._failing_step = failing_step
+        self._samples = [BatchSamples(batch) for batch in failing_step.batches]
+        self._modules = ModuleStack(failing_step.models)
         self._lock = threading.RLock()
         self._looking = False
         self._backwards = 0
-        self._heard_of_gradients = False
+        self._gradients_inspected = False
         self._stance: Any = None
 
     def __enter__(self) -> Trace:
         self._writes = MemoryWrites()
         self._forwards = ForwardCalls()
-        self._gradients = NamedGradients(self._scene)
+        self._gradients = NamedGradients(self._failing_step)
         shapes = frozenset(tuple(p.shape) for p in self._gradients.parameters())
-        owners = MemoryOwners(self._scene)
+        owners = MemoryOwners(self._failing_step)
         self._sources = BadInputTracker(self.calls, self._writes, owners, self._samples)
-        self._autopsy = BadResultInspector(self._sources, self._samples, shapes, self._note)
-        if self._scene.symptom == "spike":
+        self._inspector = BadResultInspector(self._sources, self._samples, shapes, self._note)
+        if self._failing_step.symptom == "spike":
             self.shares = GradientShares(self._samples, shapes)
         self._modules.install()
         self._stance = runtime_state.run_eagerly()
@@ -131,25 +126,25 @@ class Trace(TorchDispatchMode, PassObserver):
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        if not self._heard_of_gradients:
-            self._shielded(self._look_at_gradients, self._gradients.parameters())
+        if not self._gradients_inspected:
+            self._untraced(self._look_at_gradients, self._gradients.parameters())
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
         self._stance.__exit__(*exception)
         self._modules.remove()
         self._writes.forget()
 
     def blind(self) -> None:
-        """From now on nothing is looked at: for whoever cannot leave it in its turn."""
+        """Stop tracing, for a caller that cannot exit the modes in order."""
         self._looking = True
         self._modules.remove()
 
     def backward_begins(self, roots: Sequence[Tensor], components: Mapping[str, Tensor]) -> None:
-        self._shielded(self._look_at_losses, roots, components)
+        self._untraced(self._look_at_losses, roots, components)
         self._backwards += 1
 
     def gradients_ready(self, parameters: Sequence[Tensor]) -> None:
-        self._heard_of_gradients = True
-        self._shielded(self._look_at_gradients, parameters)
+        self._gradients_inspected = True
+        self._untraced(self._look_at_gradients, parameters)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -163,18 +158,18 @@ class Trace(TorchDispatchMode, PassObserver):
             if facts.collective:
                 before = CallArguments(func, args, kwargs)
                 before.handed_over = self._sources.handed_over(before, facts)
-                # Now: a thread of the backend's may be done before the call is.
+                # Before the call: a backend thread may finish first.
                 for tensor in _changed(facts, args, kwargs):
                     if (numbers := plain_tensor(tensor)) is not None:
                         self._writes.share(numbers)
             elif facts.mutated and not facts.overwrites:
                 before = _copy_mutated_arguments(func, facts, args, kwargs)
-        except Exception as error:  # never into the user's step
+        except Exception as error:  # never raise into the user's step
             self._note(error, func)
         result = func(*args, **kwargs)
         try:
             if facts is not None:
-                # What we compute to look at a result is nobody else's business, and costs less so.
+                # Other dispatch modes must not see our own ops, which is also faster.
                 with self._lock, no_dispatch_modes():
                     self._look(func, facts, args, kwargs, before, result)
         except Exception as error:  # likewise
@@ -195,14 +190,14 @@ class Trace(TorchDispatchMode, PassObserver):
             return
         changed = _changed(facts, args, kwargs) if facts.mutated else []
         if facts.collective and before is not None:
-            self._exchanged(call, before.handed_over, [*changed, *_tensors(result)])
+            self._record_collective(call, before.handed_over, [*changed, *_tensors(result)])
             return
         outputs = self._numbers(facts, [*changed, *_tensors(result)])
         if facts.constant and any(self._sources.owned(tensor) for tensor, _ in outputs):
-            return  # an array of the batch, seen as a tensor
+            return  # an array of the batch, converted to a tensor
         if any(found for _, found in outputs):
             given = before or CallArguments(func, args, kwargs)
-            call.trouble = self._autopsy.examine(call, given, outputs)
+            call.trouble = self._inspector.examine(call, given, outputs)
         elif self.shares is not None and call.phase == "backward":
             self.shares.look(call, args, [tensor for tensor, _ in outputs])
         for tensor, found in outputs:
@@ -216,17 +211,17 @@ class Trace(TorchDispatchMode, PassObserver):
     def _is_an_argument(
         self, tensor: Tensor, facts: OpSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> bool:
-        """Whether a result is only a view of what was given: not every op says so."""
+        """Whether a result is a view of an argument; not every schema declares it."""
         if not self._writes.know(tensor):
             return False
         given = (plain_tensor(item) for _, item in tensor_arguments(facts, args, kwargs))
         where = storage_address(tensor)
         return any(item is not None and storage_address(item) == where for item in given)
 
-    def _exchanged(
+    def _record_collective(
         self, call: TracedCall, handed_over: BadResult | None, tensors: Sequence[Tensor]
     ) -> None:
-        """What is written may not be there yet, and may be any rank's."""
+        """Record writes of a collective, which may complete later and come from any rank."""
         call.trouble = handed_over
         for tensor in tensors:
             numbers = plain_tensor(tensor)
@@ -259,7 +254,7 @@ class Trace(TorchDispatchMode, PassObserver):
             autocast=None if in_backward or first is None else _autocast(first),
             batch=max(0, self._backwards - 1) if node is not None else self._backwards,
             dims=0 if first is None else first.ndim,
-            of_whole_numbers=facts.aten == "to_copy"
+            from_integers=facts.aten == "to_copy"
             and first is not None
             and not first.is_floating_point(),
         )
@@ -300,7 +295,7 @@ class Trace(TorchDispatchMode, PassObserver):
             yield self._sources.of(name, numbers, found)
 
     def _number_of(self, tensor: Tensor) -> int | None:
-        """Of the node a tensor was made with, which it may have been detached from."""
+        """Number of the autograd node that created a tensor, also if it was detached since."""
         numbers = plain_tensor(tensor.detach())
         writer = None if numbers is None else self._last_writer(numbers)
         return None if writer is None else writer.number
@@ -309,8 +304,8 @@ class Trace(TorchDispatchMode, PassObserver):
         writes = self._writes.into(tensor)
         return self.calls[writes[0].order] if writes else None
 
-    def _shielded(self, look: Callable[..., None], *args: Any) -> None:
-        """Look at tensors outside of an op, without seeing oneself do it."""
+    def _untraced(self, look: Callable[..., None], *args: Any) -> None:
+        """Inspect tensors outside an op, without tracing our own ops."""
         self._looking = True
         try:
             with torch.no_grad():
@@ -328,7 +323,7 @@ class Trace(TorchDispatchMode, PassObserver):
 def _copy_mutated_arguments(
     func: Any, facts: OpSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> CallArguments:
-    """The arguments with copies of those that the op is about to change."""
+    """The arguments, with copies of those that the op modifies."""
     originals: dict[int, Tensor] = {}
     before = tuple(
         _copy_tensor(value, originals) if name in facts.mutated else value

@@ -1,4 +1,4 @@
-"""One op of a traced pass, and what is kept of one whose result was bad."""
+"""One op of a traced pass, and what is recorded if its result is non-finite."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class TracedCall:
-    """An op as it ran. It keeps no tensor alive."""
+    """An op that ran. It keeps no tensor alive."""
 
     order: int
     facts: OpSchema
@@ -25,35 +25,35 @@ class TracedCall:
     around: FrameContext
     phase: Phase = "forward"
     node: str | None = None
-    """Autograd's node that was running."""
+    """Name of the autograd node that was running."""
     forward: TracedCall | None = None
-    """The op which that node belongs to."""
+    """The forward op of that node."""
     autocast: str | None = None
     batch: int = 0
-    """Which of the step's batches was being worked on."""
+    """Index of the batch in the step."""
     number: int | None = None
-    """Of the node of autograd it made."""
+    """Number of the autograd node it created."""
     dims: int = 0
     """Dimensions of its first tensor."""
-    of_whole_numbers: bool = False
-    """A cast of integers or truth values."""
+    from_integers: bool = False
+    """A cast of integers or booleans."""
     digest: int | None = None
-    """Of memory that nobody has written yet."""
+    """Checksum of uninitialised memory."""
     trouble: BadResult | None = None
 
     @property
     def op(self) -> str:
-        """As the user calls it."""
+        """The name that users know."""
         return user_op_name(self.facts.aten, self.module.kind, self.dims)
 
     @property
     def by_hand(self) -> bool:
-        """Run by Python code inside of backward: a custom `backward`, or a hook."""
+        """Whether Python code inside backward ran it: a custom `backward` or a hook."""
         return self.phase == "backward" and self.around.place is not None
 
     @property
     def located_call(self) -> TracedCall:
-        """The call that knows line and module: the forward op, for one that autograd ran."""
+        """The call with a line and module: the forward op, if autograd ran this one."""
         if self.phase == "forward" or self.by_hand or self.forward is None:
             return self
         return self.forward.located_call
@@ -72,22 +72,22 @@ class TracedCall:
 
 @dataclass(slots=True)
 class BadLeaf:
-    """A tensor that was bad without an op of this pass having made it so."""
+    """A non-finite tensor that no op of this pass computed."""
 
     operand: Operand
     kind: OriginKind
     rows: tuple[int, ...] = ()
     deliberate: bool = False
-    """A mask: its infinities are meant."""
+    """A mask: its infinities are intended."""
     maker: TracedCall | None = None
-    """Who made it, if that was in this pass: `torch.empty`, or a literal."""
+    """The call that created it, if in this pass: `torch.empty`, or a literal."""
     unseen: bool = False
-    """Made in this pass and finite then: something torch does not see wrote into it."""
+    """Created finite in this pass, then written by something that torch does not see."""
 
 
 @dataclass(slots=True)
 class BadInput:
-    """Where the bad numbers of one input come from."""
+    """Where the non-finite values of one input come from."""
 
     name: str
     flags: int
@@ -98,19 +98,19 @@ class BadInput:
 
 @dataclass(slots=True)
 class BadResult:
-    """What was found out about a call while its tensors were there."""
+    """What was found about a call while its tensors were alive."""
 
     flags: int
     sources: tuple[BadInput, ...] = ()
-    """The inputs that were bad."""
+    """The non-finite inputs."""
     deliberate: bool = False
-    """All of it are infinities that somebody wrote on purpose."""
+    """All of it are intended infinities."""
     written: bool = False
-    """By this op."""
+    """Whether this op wrote them, as literals."""
     fresh: bool = False
-    """Some of it the op made of finite numbers, next to what it was given."""
+    """The op also made non-finite values from finite ones."""
     kind: OriginKind | None = None
-    """None where it only passed on what it was given."""
+    """None if it only passed on non-finite inputs."""
     inputs: tuple[Operand, ...] = ()
     output: Operand | None = None
     rows: tuple[int, ...] = ()

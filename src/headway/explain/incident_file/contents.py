@@ -1,4 +1,4 @@
-"""What an incident folder contains, and the checksummed index that proves that it is complete."""
+"""The contents of an incident folder, and its index with checksums."""
 
 from __future__ import annotations
 
@@ -33,26 +33,23 @@ from headway.torch_adapters.nested_state import (
     write_synced_text,
 )
 
-# Writes and reads an incident's folder and index, with checksums that show whether a file is what
-# was written.
-
-# A tensor file has its length and checksum in the index beside it; the index has a checksum of its
-# own content. The folder is filled under another name, synced, and renamed: it appears whole or
-# not at all.
+# The folder and its index. The index has the length and checksum of each tensor file, and a
+# checksum of its own content. The folder is filled under a temporary name, synced, and renamed: it
+# appears complete or not at all.
 
 LARGEST_INDEX = 1 << 26
-"""A longer index is none of ours: not read into memory."""
+"""Maximum bytes of an index; a larger file is not read."""
 UNFINISHED_PREFIX = ".new-"
-"""How the names of folders begin that are being filled."""
+"""Prefix of folders that are being written."""
 STALE_SECONDS = 3600.0
-"""Nobody fills a folder for so long: its process was killed."""
+"""Age at which an unfinished folder belongs to a killed process."""
 
 
 def write_folder(
     home: Path, step: int, fill: Callable[[Path], None], name: Callable[[Path, Path], None]
 ) -> Path:
-    """A new folder `<n>-step<k>` in `home`, as `fill` has filled it; `name` adds what depends on
-    how it will be called. Raises what these raise."""
+    """Create the folder `<n>-step<k>` in `home` and fill it with `fill`; `name` adds files that
+    depend on its final path. Exceptions of both propagate."""
     home.mkdir(parents=True, exist_ok=True)
     _sweep(home)
     fresh = home / f"{UNFINISHED_PREFIX}{uuid.uuid4().hex}"
@@ -60,7 +57,7 @@ def write_folder(
     try:
         fill(fresh)
         folder = _rename_into_place(home, step, fresh, name)
-    except BaseException:  # also a KeyboardInterrupt: nothing half written stays behind
+    except BaseException:  # also KeyboardInterrupt: leave no unfinished folder
         shutil.rmtree(fresh, ignore_errors=True)
         raise
     sync_folder(home)
@@ -68,7 +65,7 @@ def write_folder(
 
 
 def _sweep(home: Path) -> None:
-    """Take away what processes have left that were killed while they wrote."""
+    """Remove unfinished folders of killed processes."""
     for left in home.glob(f"{UNFINISHED_PREFIX}*"):
         with contextlib.suppress(OSError):
             if time.time() - left.stat().st_mtime > STALE_SECONDS:
@@ -102,37 +99,37 @@ def write_index(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _encode_json(value: Any) -> Any:
-    """What JSON has no word for: NumPy's numbers as numbers, all else by its text."""
+    """NumPy scalars as numbers, other objects as text."""
     scalar = hasattr(value, "item") and getattr(value, "ndim", None) == 0
     return value.item() if scalar else str(value)
 
 
 def read_index(path: Path) -> dict[str, Any]:
-    """What `write_index` wrote. Raises UnreadableInput if it is anything else."""
+    """Read what `write_index` wrote. Raises UnreadableInput for anything else."""
     try:
         if path.stat().st_size > LARGEST_INDEX:
-            raise ValueError("it is far too long")
+            raise ValueError("the file is too large")
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UnreadableInput(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise UnreadableInput(
-            f"{path} is damaged or no incident of headway: {str(error)[:80]}"
+            f"{path} is damaged or not an incident of headway: {str(error)[:80]}"
         ) from error
     if not isinstance(content, dict) or "seal" not in content:
-        raise UnreadableInput(f"{path} is no incident of headway: it has no seal")
+        raise UnreadableInput(f"{path} is not an incident of headway: it has no seal")
     seal = content.pop("seal")
     if seal != _checksum(content):
         raise UnreadableInput(
-            f"{path} is damaged or was changed by hand: its checksum does not match. "
-            "Copy the incident again from where it was made"
+            f"{path} is damaged or was edited: its checksum does not match. "
+            "Copy the incident again from its source"
         )
     return content
 
 
 def check_checksum(path: Path, seal: Mapping[str, Any]) -> None:
-    """Raise UnreadableInput unless a file holds the bytes that were written."""
-    again = "copy the incident again from where it was made"
+    """Raise UnreadableInput unless a file has its recorded length and checksum."""
+    again = "copy the incident again from its source"
     try:
         if not path.is_file():
             raise UnreadableInput(f"{path} is missing: {again}")
@@ -148,10 +145,10 @@ def check_checksum(path: Path, seal: Mapping[str, Any]) -> None:
 
 
 def load_tensors(path: Path) -> Any:
-    """Tensors and plain data, and nothing that could run."""
+    """Load tensors and plain data without running code."""
     try:
         return nested_state.load_file(path)
-    except Exception as error:  # whatever torch raises for what it does not trust
+    except Exception as error:  # torch raises various errors for unsafe files
         first = next(iter(str(error).splitlines()), type(error).__name__)
         raise UnreadableInput(f"{path} cannot be loaded safely: {first[:120]}") from error
 
@@ -161,69 +158,66 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-# What of an incident is stored, what is left out and why, and the versions and script it happened
-# under.
-
-# What of an incident goes into its files, and what does not, with the reason.
+# What is stored of an incident, and what is left out and why.
 
 Capture = Literal["off", "guilty-rows", "batch"]
 GuiltyRows = Mapping[int, Sequence[int]]
-"""Which batch of the step → which of its rows."""
+"""Batch of the step → its failing rows."""
 
 BATCH, RNG, STATE = "batch.pt", "rng.pt", "state.pt"
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Something the capsule does not hold."""
+    """Something the incident folder does not contain, and why."""
 
     what: str
     why: str
 
 
 class IncidentContents:
-    """Fills up, one kind after the other."""
+    """Collects the files of an incident folder."""
 
     def __init__(self, run_dir: Path, explanation: Explanation, most_bytes: int) -> None:
         self.files: dict[str, Any] = {}
         self.left_out: list[LeftOut] = []
         self.devices: set[str] = set()
-        """Where tensors were, besides the host."""
+        """Devices of the tensors, except the CPU."""
         self._run_dir = run_dir
         self._explanation = explanation
         self._most_bytes = most_bytes
 
     def add_rng(self, rng: Mapping[str, Any] | None) -> None:
         if rng is None:
-            self._leave("the random numbers", "they were not recorded")
+            self._leave("the random state", "it was not recorded")
         else:
             self.files[RNG] = make_loadable(rng)
 
     def add_batches(
         self, batches: Sequence[Any], capture: Capture, rows: GuiltyRows | None
     ) -> Capture:
-        """How much of the data was kept."""
+        """Add the batches; returns how much of the data is stored."""
         if capture == "off":
             self._leave("the data", "private: capture is off")
             return "off"
         if not batches:
-            self._leave("the data", "the loop makes it itself, or nobody handed it out")
+            self._leave("the data", "no loader returned it: the loop builds its own batches")
             return "off"
         chosen: Sequence[tuple[Any, ChosenRows | None]] = [(batch, None) for batch in batches]
         if capture == "guilty-rows":
             found = _guilty(batches, rows or _rows_of(self._explanation, batches))
             if isinstance(found, str):
-                self._leave("the data", f"{found}, and only guilty rows may be kept")
+                self._leave("the data", f"{found}, and only failing rows may be stored")
                 return "off"
             chosen = found
             if len(found) < len(batches):
                 self._leave(
                     f"{len(batches) - len(found)} of the step's {len(batches)} batches",
-                    "none of their rows is guilty",
+                    "none of their rows fails",
                 )
         try:
             packed = [packing.pack(batch, cut) for batch, cut in chosen]
-        except Exception as error:  # a class of the user's that cannot even be looked at
+        except Exception as error:  # a user class whose attributes cannot be read
             self._leave("the data", f"it cannot be read: {type(error).__name__}: {error!s:.80}")
             return "off"
         self._note_devices(*packed)
@@ -239,13 +233,13 @@ class IncidentContents:
         return capture
 
     def add_state(self, state: Mapping[str, Any] | None) -> None:
-        """Models, and what else belongs to a forward; moments no replay needs."""
+        """Add models and other forward state; a replay needs no optimizer state."""
         if state is None:
             self._leave_state("they were not recorded")
             return
         wanted = {name: part for name, part in state.items() if name != "optimizers"}
         size = packing.size_of(wanted)
-        if size > self._most_bytes:  # looked at first: it would be brought to the host
+        if size > self._most_bytes:  # checked first: packing copies to the CPU
             self._leave_state(self._too_large(size))
             return
         packed = packing.pack(wanted)
@@ -267,11 +261,11 @@ class IncidentContents:
 
     def _leave_state(self, why: str) -> None:
         snapshot = _snapshot_before(self._run_dir, self._explanation.step)
-        instead = "" if snapshot is None else f"; the run's snapshot {snapshot} is the nearest"
+        instead = "" if snapshot is None else f"; the nearest snapshot of the run is {snapshot}"
         self._leave("the weights", why + instead)
 
     def _too_large(self, size: int) -> str:
-        return f"too large: {say_bytes(size)}, at most {say_bytes(self._most_bytes)} are kept"
+        return f"too large: {say_bytes(size)} (limit {say_bytes(self._most_bytes)})"
 
 
 def _rows_of(explanation: Explanation, batches: Sequence[Any]) -> GuiltyRows | str:
@@ -279,27 +273,27 @@ def _rows_of(explanation: Explanation, batches: Sequence[Any]) -> GuiltyRows | s
     rows = explanation.guilty_rows
     which = 0 if culprit is None or len(batches) == 1 else culprit.batch
     if which >= len(batches):
-        return f"the step had {len(batches)} batches and it is not known which of them was guilty"
+        return f"the step has {len(batches)} batches, and which of them fails is unknown"
     return {which: rows}
 
 
 def _guilty(
     batches: Sequence[Any], rows: GuiltyRows | str
 ) -> list[tuple[Any, ChosenRows | None]] | str:
-    """The batches and rows to keep, or why that cannot be said."""
+    """The batches and rows to store, or why they are unknown."""
     if isinstance(rows, str):
         return rows
     if not any(rows.values()):
-        return "the guilty samples could not be told"
+        return "the failing samples are unknown"
     chosen: list[tuple[Any, ChosenRows | None]] = []
     for number, batch in enumerate(batches):
         wanted = tuple(sorted(set(rows.get(number, ()))))
         size = packing.leading_size(batch)
         if wanted and (size is None or not 0 <= wanted[0] <= wanted[-1] < size):
-            return "the batch's samples could not be told apart"
+            return "the samples of the batch cannot be separated"
         if wanted and size is not None:
             chosen.append((batch, ChosenRows(size, wanted)))
-    return chosen or "the guilty batch could not be told"
+    return chosen or "the failing batch is unknown"
 
 
 def _snapshot_before(run_dir: Path, step: int) -> str | None:
@@ -310,11 +304,11 @@ def _snapshot_before(run_dir: Path, step: int) -> str | None:
     return None
 
 
-# What an incident happened under: versions, device, and the script that was running.
+# The environment of an incident: versions, device and script.
 
 
 def read_versions(devices: Collection[str] = ()) -> dict[str, str]:
-    """Of headway, torch and Python, and the name of the device: `devices` besides the host."""
+    """Versions of headway, torch and Python, and the device; `devices`: devices besides the CPU."""
     return {
         "headway": __version__,
         "torch": str(torch.__version__),
@@ -324,7 +318,7 @@ def read_versions(devices: Collection[str] = ()) -> dict[str, str]:
 
 
 def version_differences(recorded: Mapping[str, Any]) -> list[str]:
-    """What is another version here: reproducing may depend on it."""
+    """Versions that differ here: a replay may depend on them."""
     here = read_versions()
     return [
         f"{name} {recorded[name]} then, {here[name]} now"
@@ -334,7 +328,7 @@ def version_differences(recorded: Mapping[str, Any]) -> list[str]:
 
 
 def running_script() -> dict[str, Any] | None:
-    """How this process was started; None where no file was (a notebook, a shell)."""
+    """How this process was started; None without a script file (notebook, shell)."""
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None)
     if file is None:
@@ -351,7 +345,7 @@ def running_script() -> dict[str, Any] | None:
 
 
 def file_sha256(path: Path) -> str | None:
-    """None where it cannot be read."""
+    """None if the file cannot be read."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:

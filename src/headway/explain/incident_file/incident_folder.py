@@ -1,13 +1,13 @@
-"""The incident on disk: everything needed to see it again on another machine.
+"""The incident on disk: everything needed to reproduce it on another machine.
 
-    incidents/<n>-step<k>/incident.json   what happened, under what, what was kept, what was not
-                          README.md       the same for people
-                          batch.pt        the data, or the guilty rows of it
+    incidents/<n>-step<k>/incident.json   explanation, environment, what is stored and what is not
+                          README.md       the same for readers
+                          batch.pt        the data, or its failing rows
                           rng.pt          the random number generators before the step
                           state.pt        weights, buffers, scaler
 
-Tensor files load with `weights_only=True`. A folder that is there is whole; one that was damaged
-afterwards is refused with a sentence.
+Tensor files load with `weights_only=True`. A folder is complete; one that was damaged later is
+rejected with an error.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ SCHEMA = 1
 INDEX, PAGE = "incident.json", "README.md"
 FOLDER = "incidents"
 MOST_BYTES = 256 << 20
-"""More than this is neither kept of the weights nor of the data."""
+"""Limit on the stored bytes of the weights, and of the data."""
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentFolder:
-    """An incident that was read. Whatever it holds was verified; tensors are loaded when asked."""
+    """An incident read from disk and verified; tensors are loaded on demand."""
 
     folder: Path
     index: Mapping[str, Any]
@@ -74,34 +74,35 @@ class IncidentFolder:
 
     @property
     def rows_only(self) -> bool:
-        """Whether the batch is made of its guilty rows, repeated."""
+        """Whether the batch consists of its failing rows, repeated."""
         return bool(self.index["captured"]["batch"] == "guilty-rows")
 
     @property
     def needs_template(self) -> bool:
-        """Whether the batch is of classes that only the loader's own batches can tell."""
+        """Whether the batch has classes that only a batch of the loader provides."""
         return any(unpacking.needs_template(packed) for packed in self._packed())
 
     def batches(self, template: Any = None) -> list[Any]:
-        """The batches of the step: plain containers, or as `template`, a batch of the same loader.
+        """The batches of the step, in plain containers or in those of `template`, a batch of the
+        same loader.
 
-        Of a batch whose guilty rows alone were kept, each other row is one of these: the size is
-        the same, the content is not.
+        If only the failing rows were stored, they also replace the other rows: the size is the
+        same, the content is not.
         """
         return [unpacking.unpack(packed, template) for packed in self._packed()]
 
     def sample_names(self, which: int, rows: Sequence[int]) -> Sequence[Any]:
-        """What the data set calls these rows of a batch, as far as that was recorded."""
+        """Data set indices of these rows, if recorded."""
         guilty = self.explanation.guilty_rows
         known = dict(zip(guilty, self.explanation.samples, strict=False))
         return [known[row] for row in rows] if all(row in known for row in rows) else ()
 
     def state(self) -> dict[str, Any] | None:
-        """Models and what else was given to `write`; None if it was not kept."""
+        """The state that was passed to `write_incident`; None if not stored."""
         return self._load(STATE) if self.has_state else None
 
     def rng(self) -> dict[str, Any] | None:
-        """The random number generators before the step; None if they were not kept."""
+        """The random state before the step; None if not stored."""
         return self._load(RNG) if self.has_rng else None
 
     def _packed(self) -> list[Packed]:
@@ -111,7 +112,9 @@ class IncidentFolder:
         try:
             return [Packed.from_plain(item) for item in kept["batches"]]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UnreadableInput(f"{self.folder / BATCH} holds no batches of headway") from error
+            raise UnreadableInput(
+                f"{self.folder / BATCH} contains no batches of headway"
+            ) from error
 
     def _load(self, name: str) -> Any:
         return checksummed_index.load_tensors(self.folder / name)
@@ -130,13 +133,13 @@ def write_incident(
     limit: float | None = None,
     rows: GuiltyRows | None = None,
 ) -> Path:
-    """Put an incident into a run directory; its folder. Raises OSError, or torch's RuntimeError
-    where the disk is full.
+    """Write an incident to a run directory; returns its folder. Raises OSError, or torch's
+    RuntimeError if the disk is full.
 
-    `state` is what a model needs to be as it was: {"models": [...], "others": {...}}, as snapshots
-    have it; moments ("optimizers") are left out, for no replay takes a step. `limit` is the
-    gradient norm a spike was held to. `rows` names the guilty rows of each batch, by its position;
-    unset, those of the explanation, if there is one batch only.
+    `state` restores the models: {"models": [...], "others": {...}}, as in snapshots; optimizer
+    state ("optimizers") is left out, because a replay does not step. `limit` is the gradient norm
+    limit of a spike. `rows` has the failing rows of each batch, by its index; default: those of the
+    explanation, if there is only one batch.
     """
     contents = IncidentContents(run_dir, explanation, most_bytes)
     contents.add_rng(rng)
@@ -171,18 +174,18 @@ def write_incident(
 
 
 def read_incident(folder: Path) -> IncidentFolder:
-    """An incident. Raises UnreadableInput if it is none, or no longer what was written."""
+    """Read an incident. Raises UnreadableInput if it is not one, or was changed."""
     if not folder.exists():
-        raise UnreadableInput(f"there is no {folder}")
+        raise UnreadableInput(f"{folder} does not exist")
     path = folder / INDEX
     if not folder.is_dir() or not path.is_file():
-        raise UnreadableInput(f"{folder} is no incident: {_hint(folder)}")
+        raise UnreadableInput(f"{folder} is not an incident: {_hint(folder)}")
     index = checksummed_index.read_index(path)
     try:
         _demand_ours(index, path)
         for name, seal in index["files"].items():
             if name not in (BATCH, RNG, STATE):
-                raise UnreadableInput(f"{path} names a file of no incident: {name!r:.40}")
+                raise UnreadableInput(f"{path} lists an unknown file: {name!r:.40}")
             checksummed_index.check_checksum(folder / name, seal)
         limit = index.get("limit")
         return IncidentFolder(
@@ -199,28 +202,28 @@ def read_incident(folder: Path) -> IncidentFolder:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         writer = index.get("versions", {}) if isinstance(index.get("versions"), dict) else {}
         raise UnreadableInput(
-            f"{path} is no incident this headway can read "
+            f"{path} is not an incident that this headway can read "
             f"(written by headway {writer.get('headway', '?')}): {error!r:.80}"
         ) from error
 
 
 def _demand_ours(index: Mapping[str, Any], path: Path) -> None:
     if index.get("tool") != "headway" or index.get("kind") != "incident":
-        raise UnreadableInput(f"{path} is no incident of headway")
+        raise UnreadableInput(f"{path} is not an incident of headway")
     if index.get("schema") != SCHEMA:
         raise UnreadableInput(
             f"{path} has schema {index.get('schema')!r:.20}, this headway reads {SCHEMA}: "
             "upgrade headway"
         )
     script = index["script"]
-    told = {
+    valid = {
         "script": script is None or _is_script(script),
         "captured": index["captured"]["batch"] in ("off", "guilty-rows", "batch"),
         "versions": isinstance(index["versions"], dict),
     }
-    wrong = [name for name, fine in told.items() if not fine]
+    wrong = [name for name, ok in valid.items() if not ok]
     if wrong:
-        raise ValueError(f"{wrong[0]} is not as it should be")
+        raise ValueError(f"{wrong[0]} is invalid")
 
 
 def _is_script(script: Mapping[str, Any]) -> bool:
@@ -233,12 +236,12 @@ def _hint(folder: Path) -> str:
     inside = folder if folder.name == FOLDER else folder / FOLDER
     found = [found for *_, found in nested_state.numbered_folders(inside)]
     if found:
-        return f"name one of those in it, such as {found[0]}"
+        return f"use one of its folders, such as {found[0]}"
     return f"it has no {INDEX}; incidents are in RUN/{FOLDER}/"
 
 
 def _decode_explanation(explanation: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers by their names where there are numbers: a sample may be called NaN."""
+    """Decode "NaN" and "Infinity" in number fields only: a sample may be named NaN."""
     found = dict(explanation)
     for name in ("loss", "seconds"):
         if found.get(name) is not None:

@@ -1,7 +1,7 @@
 """Packs batches and states as plain containers and host tensors, which load without running code.
 
-Whatever is of another class becomes None and is listed. With `Rows`, only what belongs to the
-guilty samples is packed.
+Objects of other classes become None and are listed. With `ChosenRows`, only these samples are
+packed.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from headway.torch_adapters.nested_state import StatePath, is_loadable, loads_sa
 from headway.torch_adapters.tensor_values import sparse_values
 
 DEEPEST = 20
-"""Nesting that is followed; deeper ones are somebody's object graph, or contain themselves."""
+"""Maximum nesting; deeper containers are object graphs or contain themselves."""
 _SIMPLE = (bool, int, float, complex, str, bytes)
 _KEYS = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenRows:
-    """The samples of a batch that are to be packed."""
+    """The samples of a batch to pack."""
 
     size: int
-    """How many samples the batch has."""
+    """Number of samples in the batch."""
     chosen: tuple[int, ...]
 
 
 @dataclass(slots=True)
 class Packed:
-    """A batch or a state as it is stored, and what is needed to make it what it was."""
+    """A stored batch or state, and what is needed to restore it."""
 
     data: Any = None
     rows: ChosenRows | None = None
     cut: list[StatePath] = field(default_factory=list)
-    """Tensors and lists that hold the chosen rows only."""
+    """Tensors and lists that contain the chosen rows only."""
     arrays: list[StatePath] = field(default_factory=list)
     """Tensors that were NumPy arrays."""
     blobs: list[StatePath] = field(default_factory=list)
-    """Tensors that were bytes: of these torch does not load the empty ones."""
+    """Tensors that were bytes, which torch does not load if empty."""
     devices: list[tuple[StatePath, str]] = field(default_factory=list)
-    """Tensors that were not on the host."""
+    """Tensors that were not on the CPU."""
     typed: list[tuple[StatePath, str]] = field(default_factory=list)
-    """Containers and tensors of a class of their own: stored as plain ones."""
+    """Containers and tensors of other classes, stored as plain ones."""
     left: list[tuple[StatePath, str]] = field(default_factory=list)
-    """What could not be stored, and why; None stands in its place."""
+    """Values that could not be stored, and why; None replaces them."""
 
     def to_plain(self) -> dict[str, Any]:
-        """As it goes into the file."""
+        """The form that is written to the file."""
         kept = {item.name: getattr(self, item.name) for item in fields(self)}
         rows = self.rows
         kept["rows"] = None if rows is None else {"size": rows.size, "chosen": list(rows.chosen)}
@@ -68,19 +68,19 @@ class Packed:
 
 
 def pack(value: Any, rows: ChosenRows | None = None) -> Packed:
-    """The value in plain containers; tensors on the host, shared where they can be."""
+    """The value in plain containers; tensors on the CPU, without copies if possible."""
     packer = _Packer(Packed(rows=rows))
     packer.packed.data = packer.pack(value, ())
     return packer.packed
 
 
 def size_of(value: Any) -> int:
-    """Bytes of the tensors in it; two names of one tensor count once."""
+    """Bytes of the tensors in it; a tensor that occurs twice counts once."""
     return sum({_memory_of(tensor): _bytes_of(tensor) for tensor in _tensors(value)}.values())
 
 
 def leading_size(value: Any) -> int | None:
-    """How many samples a batch holds: the first dimension of its first tensor."""
+    """Number of samples in a batch: the first dimension of its first tensor."""
     for tensor in _tensors(value):
         if tensor.ndim > 0:
             return int(tensor.shape[0])
@@ -88,12 +88,12 @@ def leading_size(value: Any) -> int | None:
 
 
 def format_path(path: StatePath, root: str = "batch") -> str:
-    """A place as one would write it: `batch['x'][0]`."""
+    """A path as an expression: `batch['x'][0]`."""
     return root + "".join(f"[{key!r}]" for key in path)
 
 
 def items_of(value: Any) -> Iterator[tuple[Any, Any]] | None:
-    """(key or position, item) of a container that can be followed; None for anything else."""
+    """(key or index, item) of a container; None for other values."""
     if isinstance(value, Mapping):
         return iter(list(value.items()))
     if is_dataclass(value) and not isinstance(value, type):
@@ -108,7 +108,7 @@ class _Packer:
     def __init__(self, packed: Packed) -> None:
         self.packed = packed
         self._hosted: dict[Any, tuple[Tensor, Tensor]] = {}
-        """(as it was, on the host); the first is held so that its memory stays its own."""
+        """(original, CPU copy); the original is kept alive so that its address is not reused."""
 
     def pack(self, value: Any, path: StatePath) -> Any:
         if value is None or type(value) in _SIMPLE:
@@ -123,7 +123,7 @@ class _Packer:
         if items is not None:
             return self._container(value, items, path)
         kind: Any
-        for kind in _SIMPLE:  # NumPy's float64 is a float, and no plain one
+        for kind in _SIMPLE:  # np.float64 is a subclass of float
             if isinstance(value, kind):
                 raw = str.__str__(value) if isinstance(value, str) else kind(value)
                 return self._simple(raw, path)
@@ -133,7 +133,7 @@ class _Packer:
 
     def _simple(self, value: Any, path: StatePath) -> Any:
         if type(value) is int and not loads_safely(value):
-            return self._leave(path, "an integer of too many digits")
+            return self._leave(path, "an integer with too many digits")
         if value is not None and type(value) not in _SIMPLE:
             return self._leave(path, f"of the class {_class_of(value)}")
         if isinstance(value, complex) and not loads_safely(value):
@@ -150,7 +150,7 @@ class _Packer:
         if isinstance(value, (list, tuple)):
             if rows is not None and _one_per_sample(value, rows):
                 self.packed.cut.append(path)
-                within = _Packer(Packed())  # a sample is kept whole
+                within = _Packer(Packed())  # a sample is stored completely
                 kept = [within.pack(value[row], (*path, at)) for at, row in enumerate(rows.chosen)]
                 self._adopt(within.packed)
             else:
@@ -188,7 +188,7 @@ class _Packer:
         rows = self.packed.rows
         if rows is not None and tensor.ndim > 0:
             if tensor.shape[0] != rows.size:
-                return self._leave(path, "its rows are not the batch's samples")
+                return self._leave(path, "its rows are not the samples of the batch")
             self.packed.cut.append(path)
             chosen = torch.tensor(rows.chosen, device=tensor.device)
             with torch.no_grad():
@@ -202,18 +202,18 @@ class _Packer:
         if key not in self._hosted:
             plain = _bare(tensor).resolve_conj().resolve_neg().cpu()
             if plain.layout is torch.strided and plain.untyped_storage().nbytes() > plain.nbytes:
-                plain = plain.clone()  # of a view torch would save everything behind it
+                plain = plain.clone()  # torch would save the whole storage of a view
             self._hosted[key] = tensor, plain.requires_grad_(_asks_gradient(tensor))
         return self._hosted[key][1]
 
     def _leave(self, path: StatePath, why: str) -> Any:
-        """None, which stands for it."""
+        """Record the reason; returns None, the replacement."""
         self.packed.left.append((path, why))
         return None
 
 
 def _bare(tensor: Tensor) -> Tensor:
-    """Without graph and class of its own."""
+    """Without graph and subclass."""
     found = tensor.detach()
     return found if type(found) is Tensor else found.as_subclass(Tensor)
 
@@ -223,12 +223,12 @@ def _nothing() -> Tensor:
 
 
 def _asks_gradient(tensor: Tensor) -> bool:
-    """A batch may: adversarial training. A weight does by nature, and needs no word of it."""
+    """Whether to record requires_grad: for a batch (adversarial training), not for a parameter."""
     return tensor.requires_grad and tensor.is_leaf and type(tensor) is not torch.nn.Parameter
 
 
 def _one_per_sample(value: Sequence[Any], rows: ChosenRows) -> bool:
-    """Whether a list has an item for every sample; a pair (x, y) of a batch of two has not."""
+    """Whether a list has one item per sample, unlike a pair (x, y) with a batch of two."""
     if len(value) != rows.size or hasattr(value, "_fields"):
         return False
     return not any(
@@ -266,7 +266,7 @@ def _can_be_stored(tensor: Tensor) -> bool:
 
 @cache
 def _dtype_can_be_stored(dtype: torch.dtype) -> bool:
-    # Which dtypes can be saved, and which of these load safely, is another set in every torch.
+    # Which dtypes can be saved and loaded safely depends on the torch version.
     try:
         return is_loadable(torch.empty(1, dtype=dtype))
     except (RuntimeError, TypeError, NotImplementedError):

@@ -1,7 +1,7 @@
-"""Unpacks a batch as the training loop knows it: whole rows, its devices, its own classes.
+"""Unpacks a batch in the form that the training loop expects: all rows, devices, classes.
 
-Classes are never stored. They come from a batch of the user's own loader, whose containers are
-copied and filled.
+Classes are never stored. They come from a batch of the user's loader, whose containers are copied
+and filled.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from headway.torch_adapters.nested_state import StatePath
 
 
 def needs_template(packed: Packed) -> bool:
-    """Whether the plain form is less than what the loop was given."""
+    """Whether the plain form lacks classes or values of the original."""
     return bool(packed.typed or packed.left)
 
 
 def unpack(packed: Packed, template: Any = None) -> Any:
-    """The batch; in the classes of `template`, another batch of the same loader, if given.
+    """The batch, with the classes of `template`, another batch of the same loader, if given.
 
-    What could not be stored is the template's own, or None. Raises UsageError where the two do not
-    fit.
+    Values that could not be stored come from the template, or are None. Raises UsageError if the
+    two do not match.
     """
     value = _Reviver(packed).revive(packed.data, ())
     if template is None:
@@ -37,7 +37,7 @@ def unpack(packed: Packed, template: Any = None) -> Any:
 
 
 class _Reviver:
-    """Rows repeated to the batch's size, arrays as arrays, tensors where they were."""
+    """Restores the number of rows, arrays, and devices."""
 
     def __init__(self, packed: Packed) -> None:
         self._rows = packed.rows
@@ -66,13 +66,13 @@ class _Reviver:
         if path in self._cut:
             found = found.index_select(0, torch.tensor(self._order()))
         else:
-            found = found.clone()  # what is read twice must not be what a loop has changed
+            found = found.clone()  # a loop may modify the batch, which may be read again
         if path in self._arrays:
             return found.numpy()
         return _moved(found, self._devices.get(path)).requires_grad_(asks)
 
     def _order(self) -> list[int]:
-        """For each row of the batch, which of the kept ones: itself, or one that stands in."""
+        """For each row of the batch, the index of the stored row: itself, or a replacement."""
         assert self._rows is not None
         chosen = self._rows.chosen
         known = {row: at for at, row in enumerate(chosen)}
@@ -114,7 +114,7 @@ class _Filler:
                 del made[key]
             for key, item in items.items():
                 made[key] = item
-        except Exception:  # it will not be changed, and says so in a way of its own
+        except Exception:  # an immutable mapping, with its own exception type
             return items
         return made
 
@@ -129,7 +129,7 @@ class _Filler:
     def _sequence(self, template: Sequence[Any], value: Sequence[Any], path: StatePath) -> Any:
         if isinstance(template, tuple) and len(template) != len(value):
             raise _misfit(path, value, template)
-        # Lists of samples need not be of the same length.
+        # Lists of samples may differ in length.
         items = [
             self.fill(template[min(at, len(template) - 1)], item, (*path, at)) if template else item
             for at, item in enumerate(value)
@@ -152,7 +152,7 @@ def _like(template: Tensor, value: Tensor) -> Tensor:
 
 
 def _moved(tensor: Tensor, device: str | None) -> Tensor:
-    """On that device, if there is such a one here."""
+    """On that device, if it exists here."""
     if device is None or str(tensor.device) == device:
         return tensor
     try:
@@ -163,9 +163,9 @@ def _moved(tensor: Tensor, device: str | None) -> Tensor:
 
 def _misfit(path: StatePath, value: Any, template: Any) -> UsageError:
     return UsageError(
-        f"the captured batch does not fit what the loader gives now: {format_path(path)} was "
-        f"{_kind(value)} and is {_kind(template)}; replay with the loader as it was, "
-        "or through --call"
+        f"the stored batch does not match the loader: {format_path(path)} was "
+        f"{_kind(value)} and is {_kind(template)}; replay with the original loader, "
+        "or with --call"
     )
 
 

@@ -1,16 +1,11 @@
-"""Why an op turned finite numbers into a non-finite one: the kinds of origin, in plain words.
+"""Classifies why an op made a non-finite value from finite ones.
 
-    calls.py       the op at that moment, and what a kind is
-    domain.py      log, sqrt, pow, acos outside of what they are defined for
-    division.py    by zero, by a norm or a spread of zero
-    spread.py      std of one number, mean of none, a target that is masked
-    magnitude.py   past the largest number of the dtype
-    infinities.py  arithmetic with infinities that were there
-    backward.py    slopes that are infinite
-    leaves.py      tensors that came bad
+    bad_call.py           the op at that moment; inputs that are already bad; infinite derivatives
+    domain_and_range.py   log, sqrt, pow, acos outside their domain; overflow of the dtype
+    zero_and_infinity.py  division by zero, std of one value, mean of none, masks and infinities
 
-Every family looks at the numbers themselves and answers None where they do not bear it out: the
-next one is asked then, and in the end nobody, which is said.
+Each classifier checks the values themselves and returns None if they do not confirm its case; the
+next one is tried then. If none confirms, the kind is `unknown`.
 """
 
 from __future__ import annotations
@@ -29,6 +24,7 @@ from headway.explain.origin.bad_call import (
     count_true,
     float_arguments,
     format_share,
+    format_share_are,
     is_overwritten,
     nonfinite_mask,
 )
@@ -73,7 +69,7 @@ _ALWAYS: tuple[Classifier, ...] = (
     domain_and_range.classify_overflow,
     zero_and_infinity.classify_unmasked_infinity,
 )
-"""What may be wrong with any op."""
+"""Classifiers for any op."""
 _SAME = {
     "vector_norm": "norm",
     "safe_softmax": "softmax",
@@ -84,14 +80,14 @@ _EMPTY = frozenset(("empty", "new_empty", "empty_like", "empty_strided", "new_em
 
 
 def classify_origin(call: BadCall) -> OriginKind:
-    """Which kind of origin it is."""
+    """The kind of an origin."""
     call = replace(call, op=_plain(call.op))
     with torch.no_grad():
         for family in _classifiers_for(call):
             try:
                 kind = family(call)
             except (RuntimeError, TypeError, ValueError, IndexError, AttributeError):
-                continue  # a tensor of another make (sparse, sharded, quantised) or odd arguments
+                continue  # an unusual tensor (sparse, sharded, quantised) or argument
             if kind is not None:
                 return kind
     return _unknown(call)
@@ -99,7 +95,7 @@ def classify_origin(call: BadCall) -> OriginKind:
 
 def _classifiers_for(call: BadCall) -> Iterator[Classifier]:
     op = call.op
-    if op in _EMPTY:  # in a backward pass, too, where an op allocates what it then writes into
+    if op in _EMPTY:  # also in backward, where an op allocates its result first
         yield _uninitialised
     if call.phase == "backward":
         yield bad_call.classify_slope
@@ -123,9 +119,7 @@ def _uninitialised(call: BadCall) -> OriginKind:
     bad = nonfinite_mask(call.output)
     return OriginKind(
         "uninitialised-memory",
-        f"{call.op} allocates memory and writes nothing into it; "
-        f"{format_share(bad, 'numbers')} that "
-        "happened to be there are NaN or Inf",
+        f"{call.op} returns uninitialised memory, and {format_share_are(bad, 'values')} NaN or Inf",
     )
 
 
@@ -135,15 +129,14 @@ def _no_alignment(call: BadCall) -> OriginKind | None:
         return None
     return OriginKind(
         "log-of-zero",
-        f"{format_share(lost, 'targets')} cannot be aligned with the input at all (too "
-        "long for it, "
-        "repeated labels counted twice): the probability is 0, and -log(0) is inf",
+        f"{format_share(lost, 'targets')} cannot be aligned with the input (too long; repeated "
+        "labels count twice): the probability is 0, and -log(0) is inf",
     )
 
 
 def _unknown(call: BadCall) -> OriginKind:
     values = [value for value in float_arguments(call) if not is_overwritten(call, value)]
-    came = (
+    state = (
         "finite"
         if not any(count_true(nonfinite_mask(value)) for value in values)
         else "not all finite"
@@ -151,7 +144,6 @@ def _unknown(call: BadCall) -> OriginKind:
     where = f" in {call.node}" if call.node else ""
     return OriginKind(
         "unknown",
-        f"{call.op}{where} made {format_share(nonfinite_mask(call.output), 'results')} "
-        "NaN or Inf; its "
-        f"{len(values)} inputs are {came}, and none of the known reasons fits them",
+        f"{call.op}{where} returns {format_share(nonfinite_mask(call.output), 'values')} as NaN or "
+        f"Inf; its {len(values)} inputs are {state}, and no known cause matches",
     )

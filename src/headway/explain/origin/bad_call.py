@@ -1,4 +1,4 @@
-"""The call in which a bad number originated, and backward passes with an infinite slope."""
+"""The call in which a non-finite value originates, and derivatives that are infinite."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.explain.explanation import Operand, Phase
+from headway.explain.explanation import INPUT_CONTAINS, Operand, Phase
 
 # The op at the moment its output turned bad, the kinds of origin, and helpers that count elements
 # and format numbers.
-
-# What an explanation is made from, and what it is: the bad call, and the kind of its origin.
 
 KINDS = (
     "division-by-zero",
@@ -42,12 +40,12 @@ KINDS = (
     "carried-state",
     "uninitialised-memory",
 )
-"""Every name a kind may have, besides `unknown`."""
+"""Names of the kinds, besides `unknown`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadCall:
-    """An op at the moment its output turned bad: the tensors are alive, as they were dispatched."""
+    """An op whose output is non-finite, with its arguments as they were dispatched."""
 
     op: str
     """`log`, `div`, `mm`: aten's name without overload, leading underscore and trailing in-place
@@ -55,10 +53,10 @@ class BadCall:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     output: Tensor
-    """The first output that is bad."""
+    """The first non-finite output."""
     phase: Phase = "forward"
     node: str | None = None
-    """Autograd's node that was running, in backward: `SqrtBackward0`."""
+    """The autograd node that was running, in backward: `SqrtBackward0`."""
     forward_op: str | None = None
     """The forward op of that node."""
     inputs: tuple[Operand, ...] = ()
@@ -68,7 +66,7 @@ class BadCall:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def argument(self, position: int, name: str = "", default: Any = None) -> Any:
-        """An argument, however it was passed."""
+        """An argument, by position or by keyword."""
         if position < len(self.args):
             return self.args[position]
         return self.kwargs.get(name, default)
@@ -81,54 +79,61 @@ class OriginKind:
     name: str
     """`division-by-zero`."""
     cause: str
-    """What happened, in a sentence or two with the numbers of this case."""
+    """What happened, with the numbers of this case, in one or two sentences."""
 
 
-# Numbers that were bad before any op of the step touched them.
+# Tensors that are non-finite before any op of the step reads them.
 
 
 def classify_leaf(operand: Operand) -> OriginKind:
-    """The kind of an origin that no op of the step made: the tensor came bad."""
+    """The kind of an origin that no op of the step made."""
     name, story = _LEAF_CAUSES.get(
-        operand.role, ("unknown", "{name} was bad before the step used it")
+        operand.role, ("unknown", "{name} already contains {what} before the step uses it")
     )
-    return OriginKind(name, f"{story.format(name=operand.name)}: {_holds(operand)}")
+    cause = story.format(name=operand.name, what=_describe_bad(operand))
+    return OriginKind(name, f"{cause}: {_count_bad(operand)}")
 
 
 _LEAF_CAUSES = {
-    "batch": ("poisoned-batch", "the data came bad, in {name}, before the model touched it"),
-    "data": ("poisoned-batch", "the data is bad, in `{name}`, before the step touched it"),
-    "weight": ("poisoned-weight", "the parameter {name} is bad already, from an earlier update"),
-    "buffer": ("poisoned-buffer", "the buffer {name} is bad already, from an earlier step"),
-    "carried": ("carried-state", "{name} was made before this step and carried into it"),
+    "batch": ("poisoned-batch", f"{INPUT_CONTAINS} {{what}} when it leaves the DataLoader"),
+    "data": ("poisoned-batch", f"{INPUT_CONTAINS} {{what}} before the step reads it"),
+    "weight": ("poisoned-weight", "parameter {name} already contains {what} from an earlier step"),
+    "buffer": ("poisoned-buffer", "buffer {name} already contains {what} from an earlier step"),
+    "carried": ("carried-state", "{name}, created in an earlier step, already contains {what}"),
     "uninitialised": (
         "uninitialised-memory",
-        "{name} is memory that was allocated (torch.empty) and read before anything was written",
+        "{name} is uninitialised memory (torch.empty), read before it is written, and contains "
+        "{what}",
     ),
-    "constant": ("unknown", "{name} is a constant of the code, and it is not a finite number"),
+    "constant": ("unknown", "{name} is a constant in the code and contains {what}"),
 }
+_NAMED_BY_COUNT = frozenset(("batch", "data"))
+"""Roles whose cause names the tensor with the count: the headline begins with the sample."""
 
 
-def _holds(operand: Operand) -> str:
+def _describe_bad(operand: Operand) -> str:
+    found = [what for count, what in ((operand.nan, "NaN"), (operand.inf, "Inf")) if count]
+    return " and ".join(found) or "NaN or Inf"
+
+
+def _count_bad(operand: Operand) -> str:
+    """`1 of 128 values in batch[0] (float32 [16, 8])`."""
     many = math.prod(operand.shape)
-    parts = [
-        f"{count} {what}"
-        for count, what in ((operand.nan, "NaN"), (operand.inf, "infinite"))
-        if count
-    ]
-    found = " and ".join(parts) or "NaN or Inf"
-    return f"{found} of {many} number{'' if many == 1 else 's'}, {_shape(operand)}"
+    counts = [str(count) for count in (operand.nan, operand.inf) if count]
+    where = f" in {operand.name}" if operand.role in _NAMED_BY_COUNT else ""
+    share = f"{' and '.join(counts) or 'some'} of {many} value{'' if many == 1 else 's'}"
+    return f"{share}{where} ({_shape(operand)})"
 
 
 def _shape(operand: Operand) -> str:
     return f"{operand.dtype.removeprefix('torch.')} {list(operand.shape)}"
 
 
-# Counting in tensors, and numbers in words.
+# Counts and numbers as text.
 
 
 def format_number(value: float) -> str:
-    """A number as people write it: `65504`, `0.25`, `3.403e+38`."""
+    """A short number: `65504`, `0.25`, `3.403e+38`."""
     if math.isfinite(value) and abs(value) < 1e6 and value == int(value):
         return str(int(value))
     return f"{value:.4g}"
@@ -147,7 +152,7 @@ def count_true(mask: Tensor) -> int:
 
 
 def format_share(mask: Tensor, what: str = "inputs") -> str:
-    """`3 of 640 inputs`, with the verb's number left to `are`."""
+    """`3 of 640 inputs`."""
     return f"{count_true(mask)} of {mask.numel()} {what}"
 
 
@@ -165,7 +170,7 @@ def nonfinite_mask(tensor: Tensor) -> Tensor:
 
 
 def float_arguments(call: BadCall) -> list[Tensor]:
-    """The floating-point tensors among the arguments, also inside of lists."""
+    """The floating-point tensors among the arguments, also inside lists."""
     found: list[Tensor] = []
     waiting: list[Any] = [*call.args, *call.kwargs.values()]
     for value in waiting:  # grows while it is walked through
@@ -177,12 +182,12 @@ def float_arguments(call: BadCall) -> list[Tensor]:
 
 
 def count_infinite_scalars(call: BadCall) -> int:
-    """How many of the arguments are infinities written as plain numbers."""
+    """Number of arguments that are infinite Python floats."""
     return sum(isinstance(value, float) and math.isinf(value) for value in call.args)
 
 
 def is_overwritten(call: BadCall, value: Any) -> bool:
-    """Whether the op wrote its output over this argument, whose numbers are gone then."""
+    """Whether the op overwrote this argument with its output."""
     return (
         isinstance(value, Tensor)
         and value.layout == call.output.layout == torch.strided
@@ -191,94 +196,98 @@ def is_overwritten(call: BadCall, value: Any) -> bool:
 
 
 def expand_to_output(value: Any, output: Tensor) -> Tensor:
-    """An argument of an elementwise op, spread out to the shape of the output."""
+    """An argument of an elementwise op, expanded to the shape of the output."""
     tensor = value if isinstance(value, Tensor) else torch.tensor(value, device=output.device)
     return tensor.to(output.device).expand(output.shape)
 
 
 def note_eps_in_float16(dtype: torch.dtype) -> str:
-    """Why an epsilon did not help, where it cannot."""
+    """Why a small eps does not help in float16; empty for other dtypes."""
     if dtype != torch.float16:
         return ""
-    return "; float16 turns anything below 3e-08 into 0, an epsilon of 1e-08 among them"
+    return "; in float16 values below 3e-08 become 0, so an eps of 1e-08 has no effect"
 
 
-# Origins in backward: the forward op whose slope is infinite there.
+# Origins in backward: the derivative of the forward op is infinite.
 
 _NODE = re.compile(r"(?P<stem>\w+?)Backward\d+")  # a user's own Function has no number
 _HIDDEN = (
-    ". The gradient that arrives there is exactly 0, as where the forward value is hidden by "
-    "torch.where or a mask; but 0 · inf is NaN."
+    ". The incoming gradient is exactly 0 there, as behind torch.where or a mask, but 0 · inf is "
+    "NaN."
 )
 
 _SLOPES: dict[str, tuple[str, str]] = {
-    "sqrt": ("sqrt-at-zero", "the slope of sqrt is infinite at 0"),
-    "rsqrt": ("division-by-zero", "rsqrt was taken of 0"),
-    "pow": ("pow-singular", "the slope of x ** p is infinite at 0 for p below 1"),
-    "log": ("log-of-zero", "log was taken of 0, where its slope is 1/0"),
-    "log2": ("log-of-zero", "log2 was taken of 0, where its slope is 1/0"),
-    "log10": ("log-of-zero", "log10 was taken of 0, where its slope is 1/0"),
-    "log1p": ("log-of-zero", "log1p was taken of -1, where its slope is 1/0"),
-    "xlogy": ("log-of-zero", "x·log(y) was taken of y = 0, where its slope is 1/0"),
-    "logit": ("log-of-zero", "logit was taken of 0 or 1, where its slope is 1/0"),
-    "entr": ("log-of-zero", "-p·log(p) was taken of p = 0, where its slope is infinite"),
+    "sqrt": ("sqrt-at-zero", "the derivative of sqrt is infinite at 0"),
+    "rsqrt": ("division-by-zero", "the input of rsqrt is 0"),
+    "pow": ("pow-singular", "the derivative of x ** p is infinite at 0 for p < 1"),
+    "log": ("log-of-zero", "the derivative of log is 1/0 at 0"),
+    "log2": ("log-of-zero", "the derivative of log2 is 1/0 at 0"),
+    "log10": ("log-of-zero", "the derivative of log10 is 1/0 at 0"),
+    "log1p": ("log-of-zero", "the derivative of log1p is 1/0 at -1"),
+    "xlogy": ("log-of-zero", "the derivative of x·log(y) is x/0 at y = 0"),
+    "logit": ("log-of-zero", "the derivative of logit is 1/0 at 0 and 1"),
+    "entr": ("log-of-zero", "the derivative of -p·log(p) is infinite at p = 0"),
     "binarycrossentropy": (
         "log-of-zero",
-        "the slope of binary cross entropy by its target is log(p / (1 - p)), infinite at 0 and 1",
+        "the derivative of binary cross entropy with respect to its target is log(p / (1 - p)), "
+        "infinite at 0 and 1",
     ),
-    "div": ("division-by-zero", "the division was by 0"),
-    "reciprocal": ("division-by-zero", "1/x was taken of 0"),
-    "acos": ("acos-at-one", "acos has an infinite slope at 1 and -1, and none beyond"),
-    "asin": ("acos-at-one", "asin has an infinite slope at 1 and -1, and none beyond"),
-    "atanh": ("acos-at-one", "atanh has an infinite slope at 1 and -1"),
-    "acosh": ("acos-at-one", "acosh has an infinite slope at 1, and none below"),
-    "erfinv": ("acos-at-one", "erfinv has an infinite slope at 1 and -1"),
-    "std": ("std-singular", "the slope of std is infinite where the numbers are all the same"),
-    "var": ("std-singular", "var was taken of a single number"),
-    "stdmean": ("std-singular", "the slope of std is infinite where the numbers are all the same"),
-    "varmean": ("std-singular", "var was taken of a single number"),
-    "linalgvectornorm": ("norm-at-zero", "a norm has no slope at a vector of zeros"),
-    "norm": ("norm-at-zero", "a norm has no slope at a vector of zeros"),
-    "hypot": ("norm-at-zero", "hypot has no slope at (0, 0)"),
-    "weightnorminterface": ("norm-at-zero", "a vector of zeros was divided by its norm"),
-    "cdist": ("norm-at-zero", "a distance has no slope where two points are the same"),
-    "euclideandist": ("norm-at-zero", "a distance has no slope where two points are the same"),
-    "exp": ("exp-overflow", "exp had overflowed to inf"),
-    "exp2": ("exp-overflow", "exp2 had overflowed to inf"),
-    "expm1": ("exp-overflow", "expm1 had overflowed to inf"),
+    "div": ("division-by-zero", "the divisor is 0"),
+    "reciprocal": ("division-by-zero", "the derivative of 1/x is infinite at 0"),
+    "acos": ("acos-at-one", "the derivative of acos is infinite at 1 and -1 and undefined beyond"),
+    "asin": ("acos-at-one", "the derivative of asin is infinite at 1 and -1 and undefined beyond"),
+    "atanh": ("acos-at-one", "the derivative of atanh is infinite at 1 and -1"),
+    "acosh": ("acos-at-one", "the derivative of acosh is infinite at 1 and undefined below"),
+    "erfinv": ("acos-at-one", "the derivative of erfinv is infinite at 1 and -1"),
+    "std": ("std-singular", "the derivative of std is infinite if all values are equal"),
+    "var": ("std-singular", "the input of var is a single value"),
+    "stdmean": ("std-singular", "the derivative of std is infinite if all values are equal"),
+    "varmean": ("std-singular", "the input of var is a single value"),
+    "linalgvectornorm": ("norm-at-zero", "the derivative of a norm is undefined at a zero vector"),
+    "norm": ("norm-at-zero", "the derivative of a norm is undefined at a zero vector"),
+    "hypot": ("norm-at-zero", "the derivative of hypot is undefined at (0, 0)"),
+    "weightnorminterface": ("norm-at-zero", "a zero vector is divided by its norm"),
+    "cdist": ("norm-at-zero", "the derivative of a distance is undefined if both points are equal"),
+    "euclideandist": (
+        "norm-at-zero",
+        "the derivative of a distance is undefined if both points are equal",
+    ),
+    "exp": ("exp-overflow", "exp overflowed to inf"),
+    "exp2": ("exp-overflow", "exp2 overflowed to inf"),
+    "expm1": ("exp-overflow", "expm1 overflowed to inf"),
     "logsumexp": (
         "masked-softmax-row",
-        "logsumexp was taken of a row that holds nothing but -inf, and -inf - -inf is NaN",
+        "the input of logsumexp has a row that is all -inf, and -inf - -inf is NaN",
     ),
     "linalgeigh": (
         "division-by-zero",
-        "two eigenvalues are the same, and the slope of the eigenvectors (eigh) divides by their "
-        "difference",
+        "two eigenvalues are equal, and the derivative of the eigenvectors (eigh) divides by "
+        "their difference",
     ),
     "linalgeig": (
         "division-by-zero",
-        "two eigenvalues are the same, and the slope of the eigenvectors (eig) divides by their "
-        "difference",
+        "two eigenvalues are equal, and the derivative of the eigenvectors (eig) divides by "
+        "their difference",
     ),
     "linalgsvd": (
         "division-by-zero",
-        "two singular values are the same, or one is 0, and the slope of the SVD divides by "
+        "two singular values are equal, or one is 0, and the derivative of the SVD divides by "
         "their difference",
     ),
-    "nllloss": ("mean-of-nothing", "the mean over the labels has none that counts"),
-    "nativelayernorm": ("std-singular", "the numbers it normalised are all the same, with no eps"),
-    "nativegroupnorm": ("std-singular", "the numbers it normalised are all the same, with no eps"),
+    "nllloss": ("mean-of-nothing", "the mean is over 0 labels"),
+    "nativelayernorm": ("std-singular", "all normalised values are equal, and eps is 0"),
+    "nativegroupnorm": ("std-singular", "all normalised values are equal, and eps is 0"),
 }
 _HIDEABLE = frozenset(
     ("sqrt", "rsqrt", "log", "log2", "log10", "log1p", "logit", "div", "reciprocal")
 ) | {"exp", "exp2", "expm1"}
-"""Whose backward takes the gradient itself times, or over, what is singular."""
+"""Ops whose backward multiplies or divides the gradient by the singular value."""
 _CHAINED = frozenset(("logit", "nllloss", "weightnorminterface", "nativelayernorm"))
-"""Whose backward is one op of its own, with no 0 or infinity to be seen in the arguments."""
+"""Ops whose backward is a single op: no argument of it shows the 0 or infinity."""
 
 
 def classify_slope(call: BadCall) -> OriginKind | None:
-    """By the node that was running."""
+    """Classify by the autograd node that was running."""
     stem = _stem(call)
     if stem not in _SLOPES:
         return None
@@ -289,7 +298,7 @@ def classify_slope(call: BadCall) -> OriginKind | None:
         return None
     name, why = _SLOPES[stem]
     if stem == "pow" and call.op == "pow" and isinstance(call.argument(1), (int, float)):
-        why = f"the slope of x ** {format_number(call.argument(1) + 1)} is infinite at 0"
+        why = f"the derivative of x ** {format_number(call.argument(1) + 1)} is infinite at 0"
     bad = nonfinite_mask(call.output) if at is None else at
     return OriginKind(
         name,
@@ -309,7 +318,7 @@ def _stem(call: BadCall) -> str:
 
 
 def _singular(call: BadCall) -> Tensor | None:
-    """Where an argument is 0 or infinite and the result bad for it; None if nowhere."""
+    """Mask of the elements where a 0 or infinite argument makes the result bad; None if none."""
     bad = nonfinite_mask(call.output)
     scalars = [value for value in call.args if isinstance(value, float)]
     for value in (*float_arguments(call), *scalars):
@@ -328,13 +337,13 @@ def _at_one(call: BadCall) -> bool:
 
 
 def _large(call: BadCall) -> bool:
-    """Finite numbers near the limit: then it is an overflow, whatever the op."""
+    """Whether a finite argument is so large that the result is an overflow."""
     limit = float(torch.finfo(call.output.dtype).max) ** 0.5
     return any(count_true(value.abs() > limit) for value in float_arguments(call))
 
 
 def _hidden(call: BadCall) -> bool:
-    """NaN from a gradient of exactly 0."""
+    """Whether a gradient of exactly 0 becomes NaN."""
     if call.op not in ("mul", "div") or len(float_arguments(call)) < 2:
         return False
     spread = [expand_to_output(value, call.output) for value in float_arguments(call)[:2]]

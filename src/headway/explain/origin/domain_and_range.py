@@ -1,6 +1,4 @@
-"""Origins outside a function's domain (log, sqrt, pow, acos) or past the largest number of the
-dtype.
-"""
+"""Origins outside a function's domain (log, sqrt, pow, acos) or beyond the range of the dtype."""
 
 from __future__ import annotations
 
@@ -30,10 +28,10 @@ from headway.explain.origin.bad_call import (
 )
 from headway.torch_adapters.compat import map_nested, nested_leaves
 
-# Numbers outside of what a function is defined for, or at its very edge: log, sqrt, pow, acos.
+# Inputs outside the domain of a function, or at its boundary: log, sqrt, pow, acos.
 
 LOG_OF = {"log": 0, "log2": 0, "log10": 0, "log1p": 0, "xlogy": 1, "xlog1py": 1, "entr": 0}
-"""Which argument the logarithm is taken of."""
+"""Position of the argument of the logarithm."""
 INVERSES = ("acos", "asin", "atanh", "acosh", "erfinv")
 
 
@@ -43,13 +41,11 @@ def classify_log(call: BadCall) -> OriginKind | None:
     if not is_overwritten(call, value):
         of = expand_to_output(value, call.output)
         negative, zero = negative & (of < edge), zero & (of == edge)
-        lowest = f", the lowest {format_number(float(of.min()))}"
+        lowest = f", minimum {format_number(float(of.min()))}"
     if count_true(negative):
         return OriginKind(
             "log-of-negative",
-            f"{call.op} of a negative number: {format_share_are(negative)} below "
-            f"{edge}{lowest}, and "
-            "its logarithm is NaN",
+            f"{call.op} of a negative value: {format_share_are(negative)} below {edge}{lowest}",
         )
     if not count_true(zero):
         return None
@@ -69,14 +65,14 @@ def classify_logit(call: BadCall) -> OriginKind | None:
     if count_true(outside):
         return OriginKind(
             "log-of-negative",
-            f"logit of a number that is no probability: {format_share_are(outside)} outside [0, 1]",
+            f"logit outside its domain: {format_share_are(outside)} outside [0, 1]",
         )
     if not count_true(edge):
         return None
     return OriginKind(
         "log-of-zero",
-        f"logit of a certain probability: {format_share_are(edge)} exactly 0 or 1, and "
-        "log(p / (1 - p)) is infinite there",
+        f"logit of 0 or 1: {format_share_are(edge)} exactly 0 or 1, where log(p / (1 - p)) is "
+        "infinite",
     )
 
 
@@ -85,12 +81,10 @@ def classify_sqrt(call: BadCall) -> OriginKind | None:
     gone = is_overwritten(call, value)
     below = torch.isnan(call.output) if gone else value < 0
     if count_true(below):
-        lowest = "" if gone else f", the lowest {format_number(float(value[below].min()))}"
+        lowest = "" if gone else f", minimum {format_number(float(value[below].min()))}"
         return OriginKind(
             "sqrt-of-negative",
-            f"{call.op} of a negative number: {format_share_are(below)} below 0{lowest}, "
-            "and the square "
-            "root of those is NaN",
+            f"{call.op} of a negative value: {format_share_are(below)} below 0{lowest}",
         )
     zero = torch.isinf(call.output) if gone else value == 0
     if call.op != "rsqrt" or not count_true(zero):
@@ -105,7 +99,7 @@ def classify_sqrt(call: BadCall) -> OriginKind | None:
 def classify_power(call: BadCall) -> OriginKind | None:
     base, exponent = call.argument(0), call.argument(1)
     if is_overwritten(call, base):
-        base = math.nan  # only what the exponent and the result tell is left
+        base = math.nan  # only the exponent and the result are left
     of, to = expand_to_output(base, call.output), expand_to_output(exponent, call.output)
     bad = ~torch.isfinite(call.output)
     zero = bad & (of == 0) & (to < 0)
@@ -120,16 +114,14 @@ def classify_power(call: BadCall) -> OriginKind | None:
         return None
     return OriginKind(
         "pow-singular",
-        f"a negative number to a fractional power: {format_share_are(negative)} below 0, "
-        "the lowest "
-        f"{format_number(float(of[negative].min()))}, and ** "
-        f"{format_number(float(to[negative][0]))} of those "
-        "is NaN",
+        f"a negative value to a fractional power: {format_share_are(negative)} below 0, minimum "
+        f"{format_number(float(of[negative].min()))}, exponent "
+        f"{format_number(float(to[negative][0]))}",
     )
 
 
 def classify_gamma(call: BadCall) -> OriginKind | None:
-    """lgamma, digamma: infinite at 0 and at every negative whole number."""
+    """lgamma, digamma: infinite at 0 and at negative integers."""
     value = call.argument(0)
     if is_overwritten(call, value):
         return None
@@ -139,22 +131,20 @@ def classify_gamma(call: BadCall) -> OriginKind | None:
     first = format_number(float(value[pole][0]))
     return OriginKind(
         "log-of-zero" if call.op == "lgamma" else "division-by-zero",
-        f"{call.op} at a pole of the gamma function: {format_share_are(pole)} exactly 0 "
-        "or a negative "
-        f"whole number, and {call.op}({first}) is infinite",
+        f"{call.op} at a pole of the gamma function: {format_share_are(pole)} 0 or a negative "
+        f"integer, and {call.op}({first}) is infinite",
     )
 
 
 def classify_determinant(call: BadCall) -> OriginKind | None:
-    """slogdet: of a matrix that has no inverse."""
+    """slogdet of a singular matrix."""
     singular = torch.isneginf(call.output)
     if not count_true(singular):
         return None
     return OriginKind(
         "log-of-zero",
-        f"the log of a determinant of 0: {format_share_are(singular, 'matrices')} "
-        "singular, and log(0) is "
-        "-inf",
+        f"log of a determinant of 0: {format_share_are(singular, 'matrices')} singular, and log(0) "
+        "is -inf",
     )
 
 
@@ -169,23 +159,23 @@ def classify_inverse(call: BadCall) -> OriginKind | None:
         domain = "below 1" if name == "acosh" else "outside [-1, 1]"
         return OriginKind(
             "acos-at-one",
-            f"{name} of a number it is not defined for: {format_share_are(outside)} {domain}, the "
-            f"furthest {float(furthest):.9g} ({dtype_name(value.dtype)})",
+            f"{name} outside its domain: {format_share_are(outside)} {domain}, such as "
+            f"{float(furthest):.9g} ({dtype_name(value.dtype)})",
         )
     edge = bad & (value.abs() == 1)
     if not count_true(edge):
         return None
     return OriginKind(
         "acos-at-one",
-        f"{name} at its edge: {format_share_are(edge)} exactly 1 or -1, and {name} is "
-        "infinite there",
+        f"{name} at the boundary of its domain: {format_share_are(edge)} exactly 1 or -1, where "
+        f"{name} is infinite",
     )
 
 
-# Results past the largest number of their dtype; the true ones come from float64.
+# Results beyond the range of their dtype; float64 gives the exact ones.
 
 _PLAIN = frozenset(("mul", "add", "sub", "sum", "mean", "mm", "bmm", "addmm", "pow", "square"))
-"""Finite numbers in and an infinite one out leave only one reason."""
+"""Ops for which finite inputs and an infinite result can only mean overflow."""
 _FORMS = ("_{}", "native_{}", "linalg_{}", "special_{}", "{}_forward")
 _ALIASES = {
     "norm": ("linalg_vector_norm",),
@@ -202,7 +192,7 @@ def classify_exponential(call: BadCall) -> OriginKind | None:
     base = _GROWTH[call.op]
     edge = math.log(limit) / math.log(base)
     over = f"{call.op} overflows {dtype_name(call.output.dtype)}"
-    where = f"past its maximum of {format_number(limit)}"
+    where = f"above its maximum of {format_number(limit)}"
     if is_overwritten(call, value):
         return OriginKind(
             "exp-overflow",
@@ -221,7 +211,7 @@ def classify_exponential(call: BadCall) -> OriginKind | None:
 
 
 def classify_overflow(call: BadCall) -> OriginKind | None:
-    """Any op: finite in float64 and not in its own dtype, or too large even for float64."""
+    """Any op: the result is finite in float64 only, or too large for float64 too."""
     if not call.output.is_floating_point() or _infinite_inputs(call):
         return None
     bad, limit = nonfinite_mask(call.output), largest_number(call.output.dtype)
@@ -233,21 +223,19 @@ def classify_overflow(call: BadCall) -> OriginKind | None:
             return None
         return OriginKind(
             "overflow",
-            f"{shown} overflows {name}: {format_share(bad, 'results')} "
-            f"{is_or_are(count_true(bad))} past its "
-            f"maximum of {format_number(limit)}",
+            f"{shown} overflows {name}: {format_share_are(bad, 'results')} above its maximum of "
+            f"{format_number(limit)}",
         )
     largest = float(exact[bad].abs().max())
     if largest > limit * (1 - torch.finfo(call.output.dtype).eps):
         what = (
-            f"the largest result is {format_number(largest)}, past its maximum of "
+            f"the largest result is {format_number(largest)}, above its maximum of "
             f"{format_number(limit)}"
         )
     else:
         what = (
-            f"the result would be {format_number(largest)}, but a number on the way is "
-            "past its maximum "
-            f"of {format_number(limit)}"
+            f"the result would be {format_number(largest)}, but an intermediate value is above its "
+            f"maximum of {format_number(limit)}"
         )
     return OriginKind(
         "overflow",
@@ -256,7 +244,7 @@ def classify_overflow(call: BadCall) -> OriginKind | None:
 
 
 def classify_attention(call: BadCall) -> OriginKind | None:
-    """Fused attention: whether its scores fit, computed the long way."""
+    """Fused attention: recompute the scores in float64 and compare them with the dtype."""
     query, key = (call.argument(position).double() for position in (0, 1))
     scores = query @ key.transpose(-2, -1)
     scale = call.kwargs.get("scale") or query.shape[-1] ** -0.5
@@ -266,7 +254,7 @@ def classify_attention(call: BadCall) -> OriginKind | None:
     return OriginKind(
         "overflow",
         f"attention scores overflow {dtype_name(call.output.dtype)}: the largest is "
-        f"{format_number(largest)}, past its maximum of {format_number(limit)} "
+        f"{format_number(largest)}, above its maximum of {format_number(limit)} "
         "(recomputed in float64)",
     )
 
@@ -279,7 +267,7 @@ def _infinite_inputs(call: BadCall) -> bool:
 
 
 def _in_float64(call: BadCall) -> Tensor | None:
-    """The output as float64 would have had it."""
+    """The output, recomputed in float64."""
     if any(is_overwritten(call, value) for value in float_arguments(call)):
         return None
     args, kwargs = map_nested(_doubled, (call.args, dict(call.kwargs)))
@@ -301,7 +289,7 @@ def _in_float64(call: BadCall) -> Tensor | None:
 
 
 def _distance(exact: Tensor, output: Tensor) -> float:
-    """How far apart they are where both are known: of several results, which one it is."""
+    """Largest difference where both are finite: selects one of several results."""
     known = torch.isfinite(output) & torch.isfinite(exact)
     if not count_true(known):
         return 0.0
@@ -309,7 +297,7 @@ def _distance(exact: Tensor, output: Tensor) -> float:
 
 
 def _functions(op: str) -> Iterator[Any]:
-    """aten's functions that may be meant; none that draws random numbers."""
+    """Candidate aten functions for an op name, without those that draw random numbers."""
     for name in (op, *(form.format(op) for form in _FORMS), *_ALIASES.get(op, ())):
         packet = getattr(torch.ops.aten, name, None)
         if packet is None:
@@ -320,7 +308,7 @@ def _functions(op: str) -> Iterator[Any]:
 
 
 def _doubled(value: Any) -> Any:
-    """A copy in float64: some ops write into what they are given."""
+    """A copy in float64: some ops write to their arguments."""
     if isinstance(value, Tensor):
         return value.to(torch.float64, copy=True) if value.is_floating_point() else value.clone()
     if isinstance(value, torch.dtype) and value.is_floating_point:

@@ -1,4 +1,4 @@
-"""Bad numbers that come from dividing by zero, or from arithmetic with infinities."""
+"""Origins in divisions by zero and in arithmetic with infinities."""
 
 from __future__ import annotations
 
@@ -15,17 +15,13 @@ from headway.explain.origin.bad_call import (
     expand_to_output,
     float_arguments,
     format_number,
-    format_share,
     format_share_are,
     is_overwritten,
     nonfinite_mask,
     note_eps_in_float16,
 )
 
-# Origins that divide by zero: quotients, norms, the spread of too few or equal numbers, the mean
-# of nothing.
-
-# Dividing by nothing: by zero, by a norm of zero, by a spread of zero.
+# Division by zero, by a zero norm, by a zero standard deviation.
 
 
 def classify_division(call: BadCall) -> OriginKind | None:
@@ -45,20 +41,19 @@ def classify_division(call: BadCall) -> OriginKind | None:
     if own == "norm":
         return OriginKind(
             "norm-at-zero",
-            "a vector of zeros divided by its own norm: "
+            "a zero vector is divided by its norm: "
             f"{format_share_are(_once(below, zero), 'norms')} 0, and 0/0 is NaN",
         )
     if own == "std":
         return OriginKind(
             "std-singular",
-            "numbers that are all the same, divided by their own standard deviation: "
+            "equal values are divided by their standard deviation: "
             f"{format_share_are(_once(below, zero), 'deviations')} 0, and 0/0 is NaN",
         )
     return OriginKind(
         "zero-over-zero",
-        f"0 divided by 0: {format_share_are(_once(below, zero), 'divisors')} exactly 0 "
-        "with a 0 above, "
-        "and 0/0 is NaN" + note_eps_in_float16(call.output.dtype),
+        f"0 divided by 0: {format_share_are(_once(below, zero), 'divisors')} exactly 0 with a 0 "
+        "dividend, and 0/0 is NaN" + note_eps_in_float16(call.output.dtype),
     )
 
 
@@ -95,13 +90,13 @@ def classify_weight_norm(call: BadCall) -> OriginKind | None:
         return None
     return OriginKind(
         "norm-at-zero",
-        f"weight normalisation of a vector of zeros: {format_share_are(zero, 'norms')} 0, "
+        f"weight normalisation of a zero vector: {format_share_are(zero, 'norms')} 0, "
         "and 0/0 is NaN",
     )
 
 
 def _once(below: Any, spread: Tensor) -> Tensor:
-    """A mask over the divisors as they are, and not as they are broadcast."""
+    """A mask over the divisors before broadcasting."""
     if not isinstance(below, Tensor) or below.dim() == 0:
         return spread.any().reshape(1)
     for dim in _repeated(below, spread):
@@ -110,10 +105,10 @@ def _once(below: Any, spread: Tensor) -> Tensor:
 
 
 def _its_own(above: Any, below: Any) -> str | None:
-    """Whether tensors are divided by their own norm or standard deviation.
+    """Whether a tensor is divided by its own norm or standard deviation.
 
-    Told from the numbers: it must hold for every other vector of the same call, and there must be
-    one.
+    This is inferred from the values: it must hold for all other vectors of the same call, and
+    there must be at least one.
     """
     if not isinstance(above, Tensor) or not isinstance(below, Tensor):
         return None
@@ -139,7 +134,7 @@ def _same(made: Tensor, given: Tensor, where: Tensor, rough: float) -> bool:
 
 
 def _repeated(below: Tensor, spread: Tensor) -> tuple[int, ...]:
-    """The dimensions along which one divisor serves many numbers."""
+    """The dimensions along which one divisor is broadcast."""
     missing = spread.dim() - below.dim()
     return tuple(
         dim
@@ -149,7 +144,7 @@ def _repeated(below: Tensor, spread: Tensor) -> tuple[int, ...]:
     )
 
 
-# The spread of too few numbers, or of numbers that are all the same; the mean of none at all.
+# Standard deviation of too few or equal values; mean of no values.
 
 
 def classify_deviation(call: BadCall) -> OriginKind | None:
@@ -160,17 +155,16 @@ def classify_deviation(call: BadCall) -> OriginKind | None:
     correction = 1 if correction is None else correction
     if each > correction:
         return None
-    numbers = {0: "no number at all", 1: "a single number"}.get(each, f"{each} numbers")
+    numbers = {0: "no values", 1: "a single value"}.get(each, f"{each} values")
     return OriginKind(
         "std-singular",
-        f"{call.op} over {numbers}: it divides by n - {format_number(float(correction))}, which is "
-        f"{format_number(float(each - correction))} for n = {each}; the shape is "
-        f"{tuple(value.shape)}",
+        f"{call.op} over {numbers} (input shape {tuple(value.shape)}): it divides by n - "
+        f"{format_number(float(correction))} = {format_number(float(each - correction))}",
     )
 
 
 def classify_normalisation(call: BadCall) -> OriginKind | None:
-    """layer_norm, group_norm, batch_norm: by the root of a variance, plus an epsilon."""
+    """layer_norm, group_norm, batch_norm divide by sqrt(variance + eps)."""
     eps = next((value for value in reversed(call.args) if isinstance(value, float)), None)
     running = call.argument(4)
     if call.op.endswith("batch_norm") and isinstance(running, Tensor):
@@ -178,55 +172,55 @@ def classify_normalisation(call: BadCall) -> OriginKind | None:
         if count_true(below):
             return OriginKind(
                 "sqrt-of-negative",
-                f"batch_norm by a running variance that is negative in {count_true(below)} of "
-                f"{below.numel()} channels, and the square root of those is NaN",
+                f"batch_norm with a negative running variance in {count_true(below)} of "
+                f"{below.numel()} channels: its square root is NaN",
             )
     if eps is None or eps > 1e-30:
         return None
     groups = _bad_groups(call.output)
     return OriginKind(
         "std-singular",
-        f"{call.op} of numbers that are all the same, with an epsilon of {format_number(eps)}: the "
-        f"variance is 0 for {groups}, and 0/0 is NaN",
+        f"{call.op} of equal values with eps = {format_number(eps)}: the variance is 0 for "
+        f"{groups}, and 0/0 is NaN",
     )
 
 
 def classify_mean(call: BadCall) -> OriginKind | None:
-    """mean, and the losses that average: over no element."""
+    """mean, and losses that average: over 0 elements."""
     value = call.argument(0)
     if not isinstance(value, Tensor) or value.numel() or not count_true(torch.isnan(call.output)):
         return None
     return OriginKind(
         "mean-of-nothing",
-        f"{call.op} over no elements: its input has shape {tuple(value.shape)}, and 0/0 is NaN",
+        f"{call.op} over 0 elements: its input has shape {tuple(value.shape)}, and 0/0 is NaN",
     )
 
 
 def classify_class_loss(call: BadCall) -> OriginKind | None:
-    """nll_loss: averaged over the labels that count, and none may; or the label's class is out."""
+    """nll_loss: all labels are ignored, have weight 0, or are masked."""
     labels, weight = call.argument(1), call.argument(2, "weight")
     ignored = int(call.argument(4, "ignore_index", -100))
     kept = labels != ignored
     if not count_true(kept):
         return OriginKind(
             "mean-of-nothing",
-            f"the mean over the labels has none: all {labels.numel()} are {ignored}, the "
-            "ignore_index, and 0/0 is NaN"
+            f"the mean is over 0 labels: all {labels.numel()} are {ignored}, the ignore_index, and "
+            "0/0 is NaN"
             if labels.numel()
-            else "the mean over the labels has none: the batch of labels is empty, and 0/0 is NaN",
+            else "the mean is over 0 labels: the batch of labels is empty, and 0/0 is NaN",
         )
     if isinstance(weight, Tensor) and float(weight[labels[kept]].sum()) == 0:
         return OriginKind(
             "mean-of-nothing",
             f"the classes of all {count_true(kept)} labels have weight 0: the mean divides by the "
-            "sum of the weights, and 0/0 is NaN",
+            "sum of these weights, and 0/0 is NaN",
         )
     masked = masked_labels(call)
     return masked_target(masked, labels) if count_true(masked) else None
 
 
 def masked_labels(call: BadCall) -> Tensor:
-    """Where the label of an `nll_loss` is a class with a score of -inf."""
+    """Mask of the labels of an `nll_loss` whose class has a score of -inf."""
     scores, labels = call.argument(0), call.argument(1)
     classes = 0 if scores.dim() == 1 else 1
     chosen = scores.gather(classes, labels.clamp(min=0).unsqueeze(classes)).squeeze(classes)
@@ -241,9 +235,8 @@ def masked_target(masked: Tensor, labels: Any) -> OriginKind:
     whose = "its" if count_true(masked) == 1 else "their"
     return OriginKind(
         "masked-target",
-        f"{format_share_are(masked, 'targets')} masked with -inf{first}: {whose} "
-        "probability is 0, and "
-        "the log of that is -inf",
+        f"{format_share_are(masked, 'targets')} masked with -inf{first}: {whose} probability is 0, "
+        "and log(0) is -inf",
     )
 
 
@@ -254,11 +247,11 @@ def _bad_groups(output: Tensor) -> str:
     return f"{count_true(rows)} of {rows.numel()} rows of the input"
 
 
-# Origins in arithmetic with infinities that were already there, most often those of a mask.
+# Arithmetic with infinities that the inputs already contain, usually those of a mask.
 
 
 def classify_softmax(call: BadCall) -> OriginKind | None:
-    """softmax, log_softmax, logsumexp: of a row that is masked throughout, or that holds +inf."""
+    """softmax, log_softmax, logsumexp of a fully masked row, or of a row with +inf."""
     value = call.argument(0)
     if is_overwritten(call, value):
         return None
@@ -271,29 +264,30 @@ def classify_softmax(call: BadCall) -> OriginKind | None:
         made = "-inf, the log of 0" if call.op == "logsumexp" else "0/0, NaN"
         return OriginKind(
             "masked-softmax-row",
-            f"{call.op} of a row in which everything is masked: {format_share(empty, 'rows')} "
-            f"{'holds' if count_true(empty) == 1 else 'hold'} nothing but -inf, and so it "
-            f"is {made}",
+            f"{call.op} of a fully masked row: {format_share_are(empty, 'rows')} all -inf, which "
+            f"gives {made}",
         )
     infinite = torch.isposinf(value)
     if not count_true(infinite):
         return None
     return OriginKind(
         "infinity-minus-infinity",
-        f"{call.op} subtracts the largest number of a row, and {format_share_are(infinite)} +inf: "
+        f"{call.op} subtracts the maximum of a row, and {format_share_are(infinite)} +inf: "
         "inf - inf is NaN",
     )
 
 
 def classify_product(call: BadCall) -> OriginKind | None:
-    """mul: 0 · inf; or the probability of a class that is masked."""
+    """mul: 0 · inf, or the probability of a masked class."""
     one, two = (expand_to_output(call.argument(at), call.output) for at in (0, 1))
     lost = torch.isnan(call.output) & (_nothing_and_all(one, two) | _nothing_and_all(two, one))
     if count_true(lost):
-        mask = " The infinity is written in the code: a mask cannot be made by multiplying with it."
+        mask = (
+            " The infinity is a constant in the code: do not build a mask by multiplying with it."
+        )
         return OriginKind(
             "zero-times-infinity",
-            f"0 times infinity is NaN: {format_share_are(lost, 'products')} of those two."
+            f"0 times infinity is NaN: {format_share_are(lost, 'products')} 0 · inf."
             f"{mask if call.deliberate or count_infinite_scalars(call) else ''}",
         )
     if not call.deliberate or count_true(torch.isnan(call.output)):
@@ -302,7 +296,7 @@ def classify_product(call: BadCall) -> OriginKind | None:
 
 
 def classify_sum(call: BadCall) -> OriginKind | None:
-    """add, sub, sum, mean, products of matrices: infinities of both signs, or 0 · inf inside."""
+    """add, sub, sum, mean, matrix products: infinities of both signs, or 0 · inf."""
     if not count_true(torch.isnan(call.output)):
         return None
     values = [value for value in float_arguments(call) if not is_overwritten(call, value)]
@@ -318,9 +312,9 @@ def classify_sum(call: BadCall) -> OriginKind | None:
         )
     return OriginKind(
         "infinity-minus-infinity",
-        f"{call.op} takes an infinity from an infinity: {infinite} of its inputs are infinite"
-        f"{' (those of a mask)' if call.deliberate else ''}, and "
-        f"{format_share_are(torch.isnan(call.output), 'results')} NaN for it",
+        f"{call.op} computes inf - inf: {infinite} of its inputs are infinite"
+        f"{' (from a mask)' if call.deliberate else ''}, and "
+        f"{format_share_are(torch.isnan(call.output), 'results')} NaN",
     )
 
 
@@ -332,14 +326,12 @@ def classify_infinite_quotient(call: BadCall) -> OriginKind | None:
         return None
     return OriginKind(
         "zero-times-infinity",
-        f"infinity divided by infinity: {format_share(lost, 'quotients')}, and inf · "
-        "(1/inf) is inf · 0, "
-        "NaN",
+        f"infinity divided by infinity is NaN: {format_share_are(lost, 'quotients')} inf / inf",
     )
 
 
 def classify_unmasked_infinity(call: BadCall) -> OriginKind | None:
-    """A mask's -inf that was picked out, or summed up, for the loss."""
+    """A -inf of a mask that is selected or summed for the loss."""
     if not call.deliberate or count_true(torch.isnan(call.output)):
         return None
     picked = torch.isinf(call.output)
@@ -349,7 +341,7 @@ def classify_unmasked_infinity(call: BadCall) -> OriginKind | None:
 
 
 def _labels(call: BadCall) -> Any:
-    """What a gather picked."""
+    """The index of a gather."""
     found = [
         value for value in call.args if isinstance(value, Tensor) and not value.is_floating_point()
     ]

@@ -1,4 +1,4 @@
-"""What a remedy is: a change that is active while the failing step runs once more."""
+"""The interface of a remedy: a change that is active while the failing step is re-run."""
 
 from __future__ import annotations
 
@@ -11,46 +11,45 @@ from headway.explain.failing_step import FailingStep
 
 
 class StepRemedy(ABC):
-    """A change to the step that the user could make, made for one pass from outside.
+    """A change that the user could make, applied to one pass from outside.
 
-    Subclasses fill in `key` and `text`; nothing of `applied` may be left when it is exited, also
-    after an exception.
+    Subclasses define `key` and `text`. Leaving `applied` must undo everything, also after an
+    exception.
     """
 
     key: str
     keepable: bool = False
-    """It can stay in force for the rest of the training at little cost."""
+    """It can stay active for the rest of the training at little cost."""
     safe: bool = False
-    """It cannot raise in the user's code: shapes and dtypes stay what they were."""
+    """It cannot raise in the user's code: shapes and dtypes do not change."""
     why_not: str = ""
-    """Why it cannot be tried on this step; empty where it can."""
+    """Why it cannot be tested on this step; empty if it can."""
 
     @property
     @abstractmethod
     def text(self) -> str:
-        """What the user would do, in the imperative and with the user's own names."""
+        """What to do, in the imperative and with the user's names."""
 
     @property
     def engaged(self) -> bool:
-        """Whether it changed anything in the pass: a step that is fine without it proves
-        nothing."""
+        """Whether it changed anything in the pass; otherwise a success proves nothing."""
         return True
 
     @abstractmethod
-    def applied(self, scene: FailingStep) -> AbstractContextManager[None]:
-        """In force for one pass."""
+    def applied(self, failing_step: FailingStep) -> AbstractContextManager[None]:
+        """Active for one pass."""
 
-    def batches(self, scene: FailingStep) -> Sequence[Any]:
+    def batches(self, failing_step: FailingStep) -> Sequence[Any]:
         """The batches of the pass."""
-        return scene.batches
+        return failing_step.batches
 
-    def keep(self, scene: FailingStep) -> Callable[[], None]:
-        """In force from now on; what is returned takes it back. Only if `keepable`."""
-        raise ValueError(f"{self.key} cannot stay in force")
+    def keep(self, failing_step: FailingStep) -> Callable[[], None]:
+        """Active from now on; the returned function undoes it. Only if `keepable`."""
+        raise ValueError(f"{self.key} cannot stay active")
 
 
 class Advice(StepRemedy):
-    """What is worth doing and cannot be tried on the failing step."""
+    """Advice that cannot be tested on the failing step."""
 
     def __init__(self, key: str, text: str, why_not: str) -> None:
         self.key = key
@@ -61,5 +60,5 @@ class Advice(StepRemedy):
     def text(self) -> str:
         return self._text
 
-    def applied(self, scene: FailingStep) -> AbstractContextManager[None]:
+    def applied(self, failing_step: FailingStep) -> AbstractContextManager[None]:
         return nullcontext()

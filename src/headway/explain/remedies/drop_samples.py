@@ -18,21 +18,15 @@ from headway.explain.failing_step import FailingStep
 from headway.explain.remedies.base import StepRemedy
 from headway.torch_adapters.nested_state import find_tensors
 
-# The samples of a nested batch: how many, which are bad, some replaced by others; containers keep
-# their classes.
-
-# The same nested value with other tensors in it: containers keep their classes.
-
-# A batch or a module's output may be a dict, a named tuple, a dataclass or a mapping of some
-# library; whoever receives the changed one must not notice. What holds nothing changed is returned
-# itself.
+# Replacing values in nested containers. A batch or a module's output may be a dict, a named tuple,
+# a dataclass or a library's mapping; the copy keeps its class. A container without changes is
+# returned itself.
 
 Visit = Callable[[Any], Any]
 
 
 def rebuild(value: Any, visit: Visit) -> Any:
-    """`visit` gives what a value is to be replaced by, or the value itself; what it leaves alone is
-    looked into."""
+    """`visit` returns a replacement or the value itself; then its items are visited."""
     found = visit(value)
     if found is not value:
         return found
@@ -83,7 +77,7 @@ def _differ(some: Iterable[Any], others: Iterable[Any]) -> bool:
     return any(one is not other for one, other in zip(some, others, strict=True))
 
 
-# The samples of a batch, however it is nested: how many, which are bad, and some put for others.
+# The samples of a nested batch: their number, which are bad, and replacing some by others.
 
 # Where a batch is made of columns, a sample is a row of every tensor whose first dimension is the
 # batch size; where it is a list of samples, it is an item.
@@ -93,15 +87,15 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 def batch_size(batch: Any) -> int | None:
-    """How many samples a batch holds; None where there is nothing to go by."""
+    """Number of samples in a batch; None if unknown."""
     found = list(_sizes(batch, outermost=True))
-    # A list may be anything, a tensor's first dimension hardly ever is something else.
+    # A list may be anything; the first dimension of a tensor is nearly always the batch size.
     columns = [size for size, of_tensor in found if of_tensor] or [size for size, _ in found]
     return Counter(columns).most_common(1)[0][0] if columns else None
 
 
 def with_rows_from(batch: Any, source: Sequence[int]) -> Any:
-    """The batch with, at every row, the sample that `source` names."""
+    """The batch whose row i is row `source[i]` of `batch`."""
     size, index = len(source), torch.tensor(source)
 
     def visit(value: Any) -> Any:
@@ -117,7 +111,7 @@ def with_rows_from(batch: Any, source: Sequence[int]) -> Any:
 
 
 def bad_rows(batch: Any) -> tuple[int, ...]:
-    """The samples that hold NaN or Inf."""
+    """The samples that contain NaN or Inf."""
     size = batch_size(batch)
     if size is None:
         return ()
@@ -151,7 +145,7 @@ def _holds_bad(sample: Any) -> bool:
 
 
 def _sizes(value: Any, *, outermost: bool = False) -> Iterator[tuple[int, bool]]:
-    """What could be the size, and whether it is a tensor's."""
+    """Candidates for the batch size, and whether each is that of a tensor."""
     if isinstance(value, Tensor):
         size = _first_dimension(value)
         if size is not None:
@@ -173,7 +167,7 @@ def _sizes(value: Any, *, outermost: bool = False) -> Iterator[tuple[int, bool]]
 
 
 def _is_list_of_samples(value: Any, *, outermost: bool) -> bool:
-    """Items of one kind that are no columns."""
+    """Whether the items are samples (of one type) and not columns."""
     if not isinstance(value, (list, tuple)) or hasattr(value, "_fields") or not value:
         return False
     if len({type(item) for item in value}) != 1:
@@ -207,14 +201,8 @@ def _of_one_kind(items: Sequence[Any]) -> bool:
     return len(kinds) == 1
 
 
-# The step without its guilty samples, and the bisection that finds them.
-
-# Healthy samples of the same batch take their rows, so shapes do not change.
-
-# The step without its guilty samples: healthy ones of the same batch take their rows.
-
-# So every shape stays what it was. A batch that is guilty as a whole is replaced by another of the
-# same step.
+# The remedy: healthy samples of the same batch replace the failing ones, so shapes do not change.
+# If all samples of a batch fail, another batch of the same step replaces it.
 
 RowsByBatch = Mapping[int, Sequence[int]]
 """Rows by batch of the step."""
@@ -224,51 +212,53 @@ class DropSamples(StepRemedy):
     key = "drop-samples"
     safe = True
 
-    def __init__(self, scene: FailingStep, rows: RowsByBatch) -> None:
-        sizes = [batch_size(batch) or 1 for batch in scene.batches]
+    def __init__(self, failing_step: FailingStep, rows: RowsByBatch) -> None:
+        sizes = [batch_size(batch) or 1 for batch in failing_step.batches]
         self.rows = {
             at: tuple(sorted({row for row in those if 0 <= row < sizes[at]}))
             for at, those in sorted(rows.items())
             if 0 <= at < len(sizes)
         }
-        self._names = {at: _names(scene, at, those) for at, those in self.rows.items()}
+        self._names = {at: _names(failing_step, at, those) for at, those in self.rows.items()}
         self._several = len(sizes) > 1
         self._sources = [_source(size, self.rows.get(at, ())) for at, size in enumerate(sizes)]
         if not any(self._sources):
-            self.why_not = "every sample of the step is among them: none is left to take the place"
+            self.why_not = "all samples of the step are affected, so none can replace them"
 
     @classmethod
-    def fitting(cls, found: Origin | Spike, scene: FailingStep) -> DropSamples | None:
-        """For the rows that were named; for a poisoned batch also those that are seen to be bad."""
+    def fitting(cls, found: Origin | Spike, failing_step: FailingStep) -> DropSamples | None:
+        """For the rows that are known; for bad input data, the rows that contain NaN or Inf."""
         rows: RowsByBatch
         if found.rows:
             rows = {found.batch: found.rows}
         elif isinstance(found, Origin) and found.kind == "poisoned-batch":
-            rows = {at: bad_rows(batch) for at, batch in enumerate(scene.batches)}
+            rows = {at: bad_rows(batch) for at, batch in enumerate(failing_step.batches)}
         else:
             return None
-        remedy = cls(scene, rows)
-        # Of a step that is guilty as a whole, no sample need be named.
+        remedy = cls(failing_step, rows)
+        # If all samples of the step fail, naming them does not help.
         return remedy if any(remedy.rows.values()) and not remedy.why_not else None
 
     @property
     def text(self) -> str:
-        return "Drop or mend " + "; ".join(
+        return "Fix or remove " + "; ".join(
             self._one(at, rows) for at, rows in self.rows.items() if rows
         )
 
-    def applied(self, scene: FailingStep) -> AbstractContextManager[None]:
+    def applied(self, failing_step: FailingStep) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def batches(self, scene: FailingStep) -> Sequence[Any]:
-        mended = [
+    def batches(self, failing_step: FailingStep) -> Sequence[Any]:
+        repaired = [
             with_rows_from(batch, source) if source and self.rows.get(at) else batch
-            for at, (batch, source) in enumerate(zip(scene.batches, self._sources, strict=True))
+            for at, (batch, source) in enumerate(
+                zip(failing_step.batches, self._sources, strict=True)
+            )
         ]
-        healthy = [batch for batch, source in zip(mended, self._sources, strict=True) if source]
+        healthy = [batch for batch, source in zip(repaired, self._sources, strict=True) if source]
         return [
             batch if source or not healthy else healthy[at % len(healthy)]
-            for at, (batch, source) in enumerate(zip(mended, self._sources, strict=True))
+            for at, (batch, source) in enumerate(zip(repaired, self._sources, strict=True))
         ]
 
     def _one(self, at: int, rows: Sequence[int]) -> str:
@@ -280,7 +270,7 @@ class DropSamples(StepRemedy):
 
 
 def _source(size: int, dropped: Sequence[int]) -> list[int]:
-    """For every row, the row whose sample it gets; empty where no row is left."""
+    """For each row, the row that replaces it; empty if no healthy row is left."""
     healthy = sorted(set(range(size)) - set(dropped))
     if not healthy:
         return []
@@ -290,60 +280,62 @@ def _source(size: int, dropped: Sequence[int]) -> list[int]:
     return source
 
 
-def _names(scene: FailingStep, at: int, rows: Sequence[int]) -> Sequence[Any]:
-    return scene.sample_names(at, rows) if scene.sample_names is not None and rows else ()
+def _names(failing_step: FailingStep, at: int, rows: Sequence[int]) -> Sequence[Any]:
+    return (
+        failing_step.sample_names(at, rows)
+        if failing_step.sample_names is not None and rows
+        else ()
+    )
 
 
-# Which samples are guilty, where nobody could name them: by leaving out some and seeing.
-
-# A set of samples that cures when it is left out holds all the guilty ones. So the shortest run of
-# first samples that cures ends at the last guilty one, and halving finds it; then the same among
-# those before it, until what was found cures by itself.
+# The bisection: finds the failing samples by leaving some out. A set whose removal fixes the step
+# contains all of them. So the shortest prefix whose removal fixes it ends at the last failing
+# sample, and halving finds it; the same is repeated before it until the samples found are enough.
 
 SampleIndex = tuple[int, int]
 """Batch of the step, row in it."""
 
 
 class Bisection:
-    """Iterate over it, run the step under each remedy, and tell `learn` what came of it.
+    """Iterate over it, run the step with each remedy, and pass the outcome to `learn`.
 
-    search = Bisection(scene, most=8)
+    search = Bisection(failing_step, most=8)
     for remedy in search:
         search.learn(cured=run(remedy))
     search.found, search.why
     """
 
-    def __init__(self, scene: FailingStep, most: int) -> None:
-        self._scene = scene
+    def __init__(self, failing_step: FailingStep, most: int) -> None:
+        self._failing_step = failing_step
         self._most = most
         self._order: list[SampleIndex] = [
             (at, row)
-            for at, batch in enumerate(scene.batches)
+            for at, batch in enumerate(failing_step.batches)
             for row in range(batch_size(batch) or 1)
         ]
         self._known: dict[frozenset[SampleIndex], bool] = {}
         self._cured: bool | None = None
         self.passes = 0
         self.found: DropSamples | None = None
-        """The smallest set of samples seen to cure when it is left out."""
+        """The smallest set of samples whose removal fixed the step."""
         self.minimal = False
-        """Whether none of them could have stayed."""
+        """Whether all of them must be removed."""
         self.why = ""
-        """Why there is none, or none that is minimal."""
+        """Why none, or no minimal set, was found."""
 
     def learn(self, *, cured: bool) -> None:
-        """What came of the remedy that was given last."""
+        """Set the outcome of the last remedy."""
         self._cured = cured
 
     def __iter__(self) -> Iterator[DropSamples]:
         try:
             yield from self._search()
         except _OutOfPasses:
-            self._conclude(f"{self._most} passes were not enough")
+            self._conclude(f"{self._most} passes are not enough")
 
     def _search(self) -> Iterator[DropSamples]:
         if len(self._order) < 2:
-            self._conclude("there is only one sample in the step")
+            self._conclude("the step has only one sample")
             return
         guilty: frozenset[SampleIndex] = frozenset()
         end = len(self._order)
@@ -363,7 +355,7 @@ class Bisection:
                 self.minimal = True
                 self._conclude("")
                 return
-        self._conclude("no set of samples cures the step when it is left out")
+        self._conclude("leaving out samples does not fix the step")
 
     def _ask(self, left_out: frozenset[SampleIndex]) -> Iterator[DropSamples]:
         if left_out in self._known:
@@ -374,7 +366,7 @@ class Bisection:
         self._cured = None
         yield self._remedy(left_out)
         if self._cured is None:
-            raise RuntimeError("nobody told the bisection what came of its last remedy")
+            raise RuntimeError("call learn() after each remedy of a Bisection")
         self._known[left_out] = self._cured
 
     def _conclude(self, why: str) -> None:
@@ -386,8 +378,8 @@ class Bisection:
         rows: dict[int, list[int]] = {}
         for at, row in sorted(left_out):
             rows.setdefault(at, []).append(row)
-        return DropSamples(self._scene, rows)
+        return DropSamples(self._failing_step, rows)
 
 
 class _OutOfPasses(Exception):
-    """No more passes may be asked for."""
+    """The limit on passes is reached."""

@@ -27,13 +27,13 @@ from headway.torch_adapters.nested_state import find_tensors
 from headway.torch_adapters.runtime_state import is_compiled, run_eagerly
 from headway.torch_adapters.source import SourceLine
 
-# Whether half precision took part in an origin, and which.
+# Whether half precision is involved in an origin.
 
 HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 
 def dtypes_of(origin: Origin) -> set[str]:
-    """The dtypes of its operands, and the one autocast was casting to."""
+    """The dtypes of its operands, and the autocast dtype."""
     operands = [*origin.inputs, *([] if origin.output is None else [origin.output])]
     names = [operand.dtype for operand in operands] + [origin.autocast or ""]
     return {name.removeprefix("torch.") for name in names} - {""}
@@ -47,10 +47,8 @@ def involves_float16(origin: Origin) -> bool:
     return "float16" in dtypes_of(origin)
 
 
-# Half precision computed in float32: for models and inputs that are half themselves.
-
-# Weights stay half; where they are used, a float32 copy of them is, so that gradients still reach
-# them. Whatever asks for half gets float32.
+# Half-precision models and inputs computed in float32. Weights stay half; ops use a float32 copy,
+# so that gradients still reach them. Requests for half return float32.
 
 _TO_HALF = {"half", "bfloat16"}
 _ALIASES = {
@@ -59,13 +57,13 @@ _ALIASES = {
     "swapaxes", "t", "tensor_split", "transpose", "unbind", "unflatten", "unsqueeze", "view",
     "view_as",
 }  # fmt: skip
-"""What they give is the same memory: whoever writes to it must write to the tensor itself."""
+"""Views: writes to their result must reach the tensor itself."""
 _ITSELF = {
     "__deepcopy__", "__format__", "__hash__", "__reduce_ex__", "__repr__", "backward", "data_ptr",
     "element_size", "get_device", "grad", "register_hook", "register_post_accumulate_grad_hook",
     "retain_grad", "storage", "untyped_storage",
 }  # fmt: skip
-"""They are about the tensor, not about its numbers."""
+"""Functions of the tensor object, not of its values."""
 
 
 _SETS = {"__set__", "__delete__"}
@@ -73,7 +71,7 @@ _SETS = {"__set__", "__delete__"}
 
 
 class HalfAsFloat32Mode(ReentrantFunctionMode):
-    """Every function of torch gets and gives float32 in place of half."""
+    """Torch functions receive and return float32 instead of half."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,13 +121,10 @@ class HalfAsFloat32Mode(ReentrantFunctionMode):
     @staticmethod
     def _attribute(func: Any, args: tuple[Any, ...]) -> Any:
         value = func(*args)
-        # `x.to(y.dtype)` shall not lead back to half.
+        # `x.to(y.dtype)` must not lead back to half.
         if getattr(func, "__self__", None) is torch.Tensor.dtype and value in HALF_DTYPES:
             return torch.float32
         return value
-
-
-# Everything in float32: no autocast, and half weights and inputs computed as float32.
 
 
 class Fp32(StepRemedy):
@@ -141,10 +136,10 @@ class Fp32(StepRemedy):
         self.keepable = merely_autocast
 
     @classmethod
-    def fitting(cls, origin: Origin, scene: FailingStep) -> Fp32 | None:
+    def fitting(cls, origin: Origin, failing_step: FailingStep) -> Fp32 | None:
         if not involves_half(origin):
             return None
-        return cls(merely_autocast=origin.autocast is not None and not _holds_halves(scene))
+        return cls(merely_autocast=origin.autocast is not None and not _holds_halves(failing_step))
 
     @property
     def text(self) -> str:
@@ -157,7 +152,7 @@ class Fp32(StepRemedy):
         return self._changed > 0
 
     @contextmanager
-    def applied(self, scene: FailingStep) -> Iterator[None]:
+    def applied(self, failing_step: FailingStep) -> Iterator[None]:
         self._changed = 0
         with changed_regions(self._off):
             if self._merely_autocast:
@@ -170,25 +165,22 @@ class Fp32(StepRemedy):
             finally:
                 self._changed += mode.changed
 
-    def keep(self, scene: FailingStep) -> Callable[[], None]:
-        return change_regions(self._off) if self.keepable else super().keep(scene)
+    def keep(self, failing_step: FailingStep) -> Callable[[], None]:
+        return change_regions(self._off) if self.keepable else super().keep(failing_step)
 
     def _off(self, casting: AutocastSetting) -> AutocastSetting:
         self._changed += casting.enabled
         return casting._replace(enabled=False)
 
 
-def _holds_halves(scene: FailingStep) -> bool:
-    weights = (tensor for model in scene.models for tensor in model.parameters())
-    inputs: Iterator[Tensor] = (tensor for _, tensor in find_tensors(list(scene.batches)))
+def _holds_halves(failing_step: FailingStep) -> bool:
+    weights = (tensor for model in failing_step.models for tensor in model.parameters())
+    inputs: Iterator[Tensor] = (tensor for _, tensor in find_tensors(list(failing_step.batches)))
     return any(tensor.dtype in HALF_DTYPES for tensor in (*weights, *inputs))
 
 
-# One module in float32, outside autocast, while everything around it stays as it is.
-
-
 class Fp32Island(StepRemedy):
-    """The module's forward, in float32: its inputs, and its weights where they are half."""
+    """Runs the forward of one module in float32, outside autocast."""
 
     key = "fp32-island"
 
@@ -208,17 +200,17 @@ class Fp32Island(StepRemedy):
         self.keepable = True
 
     @classmethod
-    def fitting(cls, origin: Origin, scene: FailingStep) -> Fp32Island | None:
+    def fitting(cls, origin: Origin, failing_step: FailingStep) -> Fp32Island | None:
         """Only for an origin inside a module, in half precision."""
         if not origin.module or not involves_half(origin):
             return None
-        module = find_module(scene, origin.module)
+        module = find_module(failing_step, origin.module)
         if module is None:
             return None
         under_autocast = origin.autocast is not None
         island = cls(origin.module, module, origin.place, under_autocast=under_autocast)
-        # A graph that is compiled already would go on without it.
-        island.keepable = not any(map(is_compiled, scene.models))
+        # A compiled graph would not use it.
+        island.keepable = not any(map(is_compiled, failing_step.models))
         return island
 
     @property
@@ -237,7 +229,7 @@ class Fp32Island(StepRemedy):
         return self._forward is not None and self._forward.calls > 0
 
     @contextmanager
-    def applied(self, scene: FailingStep) -> Iterator[None]:
+    def applied(self, failing_step: FailingStep) -> Iterator[None]:
         undo = self._install()
         try:
             with run_eagerly():
@@ -245,8 +237,8 @@ class Fp32Island(StepRemedy):
         finally:
             undo()
 
-    def keep(self, scene: FailingStep) -> Callable[[], None]:
-        return self._install() if self.keepable else super().keep(scene)
+    def keep(self, failing_step: FailingStep) -> Callable[[], None]:
+        return self._install() if self.keepable else super().keep(failing_step)
 
     def _install(self) -> Callable[[], None]:
         self._forward = forward = _Forward(self._module)
@@ -255,15 +247,15 @@ class Fp32Island(StepRemedy):
 
 
 class _Forward:
-    """Takes the place of a module's forward.
+    """Replaces the forward of a module.
 
-    An object and no closure: models are copied and pickled, and the forward of a copy must run the
-    copy.
+    An object, not a closure: models are copied and pickled, and the forward of a copy must run
+    the copy.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._theirs = module.__dict__.get("forward")
+        self._replaced = module.__dict__.get("forward")
         self._in_force = True
         self.calls = 0
 
@@ -273,25 +265,25 @@ class _Forward:
     def remove(self) -> None:
         self._in_force = False
         names = self._module.__dict__
-        if names.get("forward") is not self:  # somebody wrapped ours: stand aside
+        if names.get("forward") is not self:  # another tool has wrapped it: only deactivate
             return
-        if self._theirs is None:
+        if self._replaced is None:
             del names["forward"]
         else:
-            names["forward"] = self._theirs
+            names["forward"] = self._replaced
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        forward = self._theirs or type(self._module).forward.__get__(self._module)
+        forward = self._replaced or type(self._module).forward.__get__(self._module)
         if not self._in_force:
             return forward(*args, **kwargs)
         self.calls += 1
         return _in_float32(self._module, forward, args, kwargs)
 
 
-def find_module(scene: FailingStep, path: str) -> nn.Module | None:
-    """The module of that path; with several models, it begins with `model0.`."""
-    for number, model in enumerate(scene.models):
-        prefix = f"model{number}." if len(scene.models) > 1 else ""
+def find_module(failing_step: FailingStep, path: str) -> nn.Module | None:
+    """The module with this path; with several models it begins with `model0.`."""
+    for number, model in enumerate(failing_step.models):
+        prefix = f"model{number}." if len(failing_step.models) > 1 else ""
         found: nn.Module
         for name, found in unwrap_model(model).named_modules():
             if path == (prefix + user_path(name)).rstrip("."):
@@ -324,12 +316,12 @@ def _with_float32_weights(
     with torch.no_grad():
         for name, buffer in module.named_buffers():
             if name in copies:
-                buffer.copy_(copies[name])  # running statistics go on
+                buffer.copy_(copies[name])  # keep the updated running statistics
     return output
 
 
 class _Shell(nn.Module):
-    """Calls a module's forward alone: its hooks are already running."""
+    """Calls only the forward of a module: its hooks are already running."""
 
     _run: Callable[..., Any]
 

@@ -22,11 +22,9 @@ from headway.torch_adapters.modes import ReentrantFunctionMode, can_reenter, fin
 from headway.torch_adapters.runtime_state import run_eagerly
 from headway.torch_adapters.source import SourceLine, read_statement
 
-# Adds an eps or a clamp at the user's own line, from outside.
-
-# The call is recognised above autograd, by the function and by the user's line it comes from, so
-# the backward is changed with it, as it would be by editing that line. Calls that torch makes
-# itself on behalf of the line are recognised too.
+# Adds an eps or a clamp at the user's line, from outside. The call is intercepted above autograd,
+# by its function and the user's line, so that backward changes too, as it would with an edit of
+# that line. Calls that torch makes on behalf of the line are intercepted too.
 
 
 class GuardInput(StepRemedy):
@@ -50,7 +48,7 @@ class GuardInput(StepRemedy):
 
     @property
     def edited(self) -> str | None:
-        """The user's line as it should be; None where it cannot be written mechanically."""
+        """The user's line with the fix; None if it cannot be rewritten automatically."""
         source = read_statement(self._place)
         texts = (guard.edited(source) for guard in self._met or self._guards)
         return next((text for text in texts if text is not None), None)
@@ -68,7 +66,7 @@ class GuardInput(StepRemedy):
         return bool(self._met)
 
     @contextmanager
-    def applied(self, scene: FailingStep) -> Iterator[None]:
+    def applied(self, failing_step: FailingStep) -> Iterator[None]:
         mode = _LineEditMode(self._place, self._guards)
         try:
             with run_eagerly(), mode:
@@ -107,7 +105,7 @@ class _LineEditMode(ReentrantFunctionMode):
     ) -> Any:
         try:
             result = guard.run(name, func, args, kwargs)
-        except _UNFIT:  # called in a way the guard does not know: then as the user called it
+        except _UNFIT:  # an unknown form of the call: run it as the user wrote it
             return func(*args, **kwargs)
         self.met.append(guard)
         return result
@@ -138,8 +136,6 @@ def _plain_name(func: Any) -> str:
 # Remedies that switch a mode of torch: bfloat16 autocast, deterministic algorithms, eager mode,
 # math attention.
 
-# bfloat16 wherever autocast says float16: the same size, the range of float32.
-
 
 class Bf16(StepRemedy):
     """Every autocast region that would cast to float16 casts to bfloat16."""
@@ -156,12 +152,12 @@ class Bf16(StepRemedy):
         return self._changed > 0
 
     @contextmanager
-    def applied(self, scene: FailingStep) -> Iterator[None]:
+    def applied(self, failing_step: FailingStep) -> Iterator[None]:
         self._changed = 0
         with changed_regions(self._to_bfloat16):
             yield
 
-    def keep(self, scene: FailingStep) -> Callable[[], None]:
+    def keep(self, failing_step: FailingStep) -> Callable[[], None]:
         return change_regions(self._to_bfloat16)
 
     def _to_bfloat16(self, casting: AutocastSetting) -> AutocastSetting:
@@ -169,9 +165,6 @@ class Bf16(StepRemedy):
             return casting
         self._changed += 1
         return casting._replace(dtype=torch.bfloat16)
-
-
-# Deterministic algorithms only: what sums in another order each time, does not.
 
 
 class Deterministic(StepRemedy):
@@ -183,7 +176,7 @@ class Deterministic(StepRemedy):
         self.why_not = why_not
 
     @contextmanager
-    def applied(self, scene: FailingStep) -> Iterator[None]:
+    def applied(self, failing_step: FailingStep) -> Iterator[None]:
         on = torch.are_deterministic_algorithms_enabled()
         warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
         torch.use_deterministic_algorithms(True, warn_only=True)
@@ -193,25 +186,19 @@ class Deterministic(StepRemedy):
             torch.use_deterministic_algorithms(on, warn_only=warn_only)
 
 
-# Without torch.compile: what was compiled runs as it was written.
-
-
 class Eager(StepRemedy):
     key = "eager"
     text = 'Run without torch.compile, or call `torch.compiler.set_stance("force_eager")`'
     safe = True
 
     @contextmanager
-    def applied(self, scene: FailingStep) -> Iterator[None]:
+    def applied(self, failing_step: FailingStep) -> Iterator[None]:
         with torch.compiler.set_stance("force_eager"):
             yield
 
 
-# Attention by its plain formula, instead of a fused kernel.
-
-
 class MathAttention(StepRemedy):
-    """Not safe: it needs the memory for every score."""
+    """Attention without a fused kernel. Not safe: it needs memory for all scores."""
 
     key = "math-attention"
 
@@ -227,6 +214,6 @@ class MathAttention(StepRemedy):
         return f"Use `torch.nn.attention.sdpa_kernel(SDPBackend.MATH)`{self._where}"
 
     @contextmanager
-    def applied(self, scene: FailingStep) -> Iterator[None]:
+    def applied(self, failing_step: FailingStep) -> Iterator[None]:
         with sdpa_kernel([SDPBackend.MATH]):
             yield

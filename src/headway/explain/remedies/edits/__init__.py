@@ -1,4 +1,4 @@
-"""Guards: calls of one family, made safe at the user's own line. One file per family."""
+"""Edits that keep a call at the user's line finite, and the choice among them."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ _EDITS: tuple[type[CallEdit], ...] = (
 )
 
 _TOO_LARGE = {"overflow"}
-"""No eps helps against them."""
+"""Kinds for which an eps does not help."""
 
 
 def edits_for(origin: Origin) -> list[CallEdit]:
-    """Those that protect the op of an origin; where none knows the op, those for its kind."""
+    """Edits for the op of an origin; if there are none, edits for its kind."""
     if origin.kind in _TOO_LARGE:
         return [ExpEdit(origin)] if origin.op in ExpEdit.ops else []
     for_kind = [guard for guard in _EDITS if origin.kind in guard.kinds]

@@ -1,4 +1,4 @@
-"""Edits of a single call that keep it finite, and those of divisions."""
+"""Edits of a single call that keep it finite; edits of divisions."""
 
 from __future__ import annotations
 
@@ -14,27 +14,25 @@ from headway.explain.explanation import Operand, Origin
 from headway.explain.remedies.float32 import dtypes_of, involves_float16
 from headway.torch_adapters.source import Replacement, Statement, StatementCall
 
-# What a call edit is: one kind of call, made safe by changing its input.
-
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
 
 class CallEdit(ABC):
-    """Changes calls while the step runs, and says how the user would write the same."""
+    """Changes calls while the step runs, and shows how to write the same change."""
 
     names: frozenset[str]
-    """The functions of torch that it changes."""
+    """The torch functions that it changes."""
     ops: ClassVar[frozenset[str]] = frozenset()
-    """The ops whose origins it is for, whatever their kind."""
+    """Ops of the origins it is for, of any kind."""
     kinds: ClassVar[frozenset[str]] = frozenset()
-    """The kinds of origin it is for, whatever the op."""
+    """Kinds of the origins it is for, of any op."""
     anywhere: ClassVar[bool] = False
-    """It changes calls at every line."""
+    """Whether it changes calls at all lines."""
     small: ClassVar[float] = 1e-12
     small_in_float16: ClassVar[float] = 1e-4
-    """What to add, or to stay above. It must not be 0 in the dtype at hand, as 1e-8 is in float16,
-    and what comes of it must neither overflow nor make huge gradients."""
+    """The value to add or to clamp to. It must not be 0 in the dtype (1e-8 is in float16), and
+    results must neither overflow nor have huge gradients."""
 
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
@@ -43,18 +41,18 @@ class CallEdit(ABC):
     @property
     @abstractmethod
     def words(self) -> str:
-        """What to do, where the line cannot be rewritten: goes after `At loss.py:31`."""
+        """What to do if the line cannot be rewritten; follows `At loss.py:31`."""
 
     @abstractmethod
     def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
-        """The call, made safe."""
+        """Run the changed call."""
 
     def edited(self, source: Statement) -> str | None:
-        """The line, made safe; None where it is not seen in it."""
+        """The changed line; None if the call is not found in it."""
         return source.rewritten(self.names, lambda site: self.rewrite(source, site))
 
     def rewrite(self, source: Statement, site: StatementCall) -> Sequence[Replacement] | None:
-        """What to replace at one call of the line."""
+        """Replacements for one call of the line."""
         return None
 
 
@@ -62,15 +60,15 @@ class OperandEdit(CallEdit):
     """Changes the first operand: `torch.log(p)` becomes `torch.log(p.clamp_min(1e-12))`."""
 
     unary: ClassVar[bool] = True
-    """A method of that name takes no arguments: `self.log("loss", loss)` is something else."""
+    """The method takes no arguments; `self.log("loss", loss)` is another one."""
 
     @abstractmethod
     def change(self, name: str, subject: Tensor) -> Tensor:
-        """The operand, made safe."""
+        """The changed operand."""
 
     @abstractmethod
     def written(self, name: str, subject: str) -> str:
-        """The same as source code."""
+        """The changed operand as source code."""
 
     def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
         subject, call = take_argument(args, kwargs, 0, "input", "self")
@@ -90,7 +88,7 @@ class OperandEdit(CallEdit):
 def take_argument(
     args: Args, kwargs: Kwargs, position: int, *keywords: str
 ) -> tuple[Any, Callable[[Any, Any], Any]]:
-    """An argument by position or name, and a way to call a function with another one for it."""
+    """An argument by position or name, and a function that makes the call with another value."""
     if position < len(args):
         head, tail = args[:position], args[position + 1 :]
         return args[position], lambda func, value: func(*head, value, *tail, **kwargs)
@@ -106,7 +104,7 @@ def is_in_place(func: Any) -> bool:
 
 
 def eps_near_one(origin: Origin) -> float:
-    """For what is compared with 1: `1 - eps` must not be 1."""
+    """An eps for comparisons with 1: `1 - eps` must not round to 1."""
     dtypes = dtypes_of(origin)
     if "bfloat16" in dtypes:
         return 1e-2
@@ -116,25 +114,24 @@ def eps_near_one(origin: Origin) -> float:
 
 
 def large_number(origin: Origin) -> float:
-    """In place of infinity: so large that its exponential is, and not the largest."""
+    """A finite replacement for infinity, below the maximum of the dtype."""
     return 6e4 if involves_float16(origin) else 1e30
 
 
 def format_plain(number: float) -> str:
-    """As people write it: 1e-12, 0.999999, -1e30."""
+    """A short literal: 1e-12, 0.999999, -1e30."""
     return f"{number:.12g}".replace("e+", "e")
 
 
-# Edits for division by zero: the denominator is kept away from it.
+# Edits for division by zero: clamp the denominator.
 
 _BY_ZERO = frozenset({"division-by-zero", "zero-over-zero"})
 
 
 class DivisionEdit(CallEdit):
-    """A count is at least 1; a sum that cannot be negative at least eps; others keep their sign.
+    """A count is at least 1, a non-negative sum at least eps; other divisors keep their sign.
 
-    A line may hold several divisions, and nobody knows which is which: what the text says is made
-    from what was met while the step ran.
+    A line may contain several divisions, so the text describes the divisors seen during the run.
     """
 
     small, small_in_float16 = 1e-6, 1e-3
@@ -152,7 +149,7 @@ class DivisionEdit(CallEdit):
 
     @property
     def words(self) -> str:
-        return f"keep the denominator away from 0: `{self._written('d')}`"
+        return f"clamp the denominator: `{self._written('d')}`"
 
     def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
         subject, call = take_argument(args, kwargs, 0 if name in _INVERTED else 1, "other", "input")
@@ -197,7 +194,7 @@ class DivisionEdit(CallEdit):
 
 
 class EpsEdit(CallEdit):
-    """Functions that take an eps, and had too small a one for the dtype."""
+    """Functions with an eps argument that is too small for the dtype."""
 
     small, small_in_float16 = 1e-6, 1e-3
     names = frozenset(
@@ -211,7 +208,7 @@ class EpsEdit(CallEdit):
 
     @property
     def words(self) -> str:
-        return f"give a larger eps: `eps={format_plain(self._for(self._met))}`"
+        return f"use a larger eps: `eps={format_plain(self._for(self._met))}`"
 
     def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
         self._met = name
@@ -235,7 +232,7 @@ class EpsEdit(CallEdit):
 
 
 class LogitEdit(EpsEdit):
-    """Between eps and 1 - eps."""
+    """Clamps to [eps, 1 - eps]."""
 
     names = frozenset({"logit"})
     ops = names

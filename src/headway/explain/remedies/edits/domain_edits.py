@@ -1,4 +1,4 @@
-"""Edits for functions that are finite in a range only: log, exp, acos, sqrt, pow, norm, std."""
+"""Edits for functions with a limited domain: log, exp, acos, sqrt, pow, norm, std."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from headway.explain.remedies.edits.call_edits import (
 from headway.explain.remedies.float32 import dtypes_of, involves_float16
 from headway.torch_adapters.source import Replacement, Statement, StatementCall
 
-# log of 0 or less.
-
 
 class LogEdit(OperandEdit):
     names = frozenset({"log", "log2", "log10", "log1p", "entr"})
@@ -32,7 +30,7 @@ class LogEdit(OperandEdit):
 
     @property
     def words(self) -> str:
-        return f"keep what goes into the logarithm above 0: `.clamp_min({format_plain(self.eps)})`"
+        return f"clamp the argument of the logarithm: `.clamp_min({format_plain(self.eps)})`"
 
     def change(self, name: str, subject: Tensor) -> Tensor:
         return subject.clamp_min(self._least(name))
@@ -45,11 +43,11 @@ class LogEdit(OperandEdit):
 
 
 class XLogYEdit(CallEdit):
-    """x·log(y): y is the one to keep above 0."""
+    """x·log(y): clamps y."""
 
     names = frozenset({"xlogy"})
     ops = names
-    words = "keep the second argument of xlogy above 0, with `.clamp_min(eps)`"
+    words = "clamp the second argument of xlogy: `.clamp_min(eps)`"
 
     def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
         subject, call = take_argument(args, kwargs, 1, "other")
@@ -64,11 +62,8 @@ class XLogYEdit(CallEdit):
         return [(subject, f"{source.tight(subject)}.clamp_min({format_plain(self.eps)})")]
 
 
-# Functions that are finite in a range only: exp, acos and their like.
-
-
 class ExpEdit(OperandEdit):
-    """Kept well below the logarithm of the largest number: what comes after needs room, too."""
+    """Clamps well below log(max): later ops need some range too."""
 
     names = frozenset({"exp", "expm1", "exp2", "sinh", "cosh"})
     ops = names
@@ -76,7 +71,7 @@ class ExpEdit(OperandEdit):
 
     @property
     def words(self) -> str:
-        return f"keep what goes into the exponential small: `{self.written('exp', 'x')}`"
+        return f"clamp the argument of the exponential: `{self.written('exp', 'x')}`"
 
     def change(self, name: str, subject: Tensor) -> Tensor:
         if name == "sinh":
@@ -96,7 +91,7 @@ class ExpEdit(OperandEdit):
 
 
 class UnitRangeEdit(OperandEdit):
-    """Inverse functions: their derivative is infinite at ±1, and beyond there is nothing."""
+    """Inverse functions: their derivative is infinite at ±1, and they are undefined beyond."""
 
     names = frozenset(
         {"acos", "asin", "arccos", "arcsin", "atanh", "arctanh", "erfinv", "acosh", "arccosh"}
@@ -111,7 +106,7 @@ class UnitRangeEdit(OperandEdit):
 
     @property
     def words(self) -> str:
-        return f"keep what goes in between -1 and 1: `{self.written('acos', 'x')}`"
+        return f"clamp the argument to the domain: `{self.written('acos', 'x')}`"
 
     def change(self, name: str, subject: Tensor) -> Tensor:
         if name in _ABOVE_ONE:
@@ -127,9 +122,6 @@ class UnitRangeEdit(OperandEdit):
 _ABOVE_ONE = ("acosh", "arccosh")
 
 
-# Roots and powers at 0 or below, norms of nothing, deviations of one number.
-
-
 class SqrtEdit(OperandEdit):
     small = 1e-8
     names = frozenset({"sqrt", "rsqrt"})
@@ -138,7 +130,7 @@ class SqrtEdit(OperandEdit):
 
     @property
     def words(self) -> str:
-        return f"keep what goes into the root above 0: `{self.written('sqrt', 'x')}`"
+        return f"keep the argument of the square root above 0: `{self.written('sqrt', 'x')}`"
 
     def change(self, name: str, subject: Tensor) -> Tensor:
         return subject.clamp_min(self.eps) if self._negative else subject + self.eps
@@ -197,18 +189,18 @@ class PowEdit(OperandEdit):
 
     @property
     def _both_signs(self) -> bool:
-        """A base below 0 is fine, 0 itself is not: 1 / x² written as x ** -2."""
+        """Negative bases are valid and 0 is not: 1 / x² written as x ** -2."""
         base = self.origin.inputs[0] if self.origin.inputs else None
         return base is not None and base.zero > 0 and base.low is not None and base.low < 0
 
 
 def _harmless(exponent: Any) -> bool:
-    """Squares and their like are finite everywhere, also below 0."""
+    """Positive integer powers are finite for all bases."""
     return isinstance(exponent, (int, float)) and exponent >= 1 and exponent == int(exponent)
 
 
 class NormEdit(CallEdit):
-    """The root of the sum of squares and a little; other norms get elements that are not 0."""
+    """Adds eps under the square root; for other norms, replaces zero elements."""
 
     names = frozenset({"norm", "vector_norm"})
     ops = frozenset({"norm", "linalg_vector_norm", "linalg_norm"})
@@ -216,7 +208,7 @@ class NormEdit(CallEdit):
 
     @property
     def words(self) -> str:
-        return f"take `(x.square().sum(dim) + {format_plain(self.eps)}).sqrt()` for the norm"
+        return f"compute the norm as `(x.square().sum(dim) + {format_plain(self.eps)}).sqrt()`"
 
     def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
         subject, order, dim, keepdim = _norm_arguments(*args, **kwargs)
@@ -243,16 +235,14 @@ class NormEdit(CallEdit):
 
 
 class HypotEdit(CallEdit):
-    """The norm of two numbers."""
+    """The norm of two values."""
 
     names = frozenset({"hypot"})
     ops = names
 
     @property
     def words(self) -> str:
-        return (
-            f"take `(a.square() + b.square() + {format_plain(self.eps)}).sqrt()` for the hypotenuse"
-        )
+        return f"compute hypot as `(a.square() + b.square() + {format_plain(self.eps)}).sqrt()`"
 
     def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
         one, two = args
@@ -276,7 +266,7 @@ def _norm_arguments(
 
 
 class StdEdit(CallEdit):
-    """One number has no deviation (0 / 0), and at deviation 0 its gradient is infinite."""
+    """std of one value is 0 / 0, and its derivative is infinite at 0."""
 
     names = frozenset({"std", "var"})
     ops = frozenset({"std", "var", "std_mean", "var_mean"})
@@ -284,9 +274,7 @@ class StdEdit(CallEdit):
 
     @property
     def words(self) -> str:
-        return (
-            f"take `(x.var(dim, correction=0) + {format_plain(self.eps)}).sqrt()` for the deviation"
-        )
+        return f"compute std as `(x.var(dim, correction=0) + {format_plain(self.eps)}).sqrt()`"
 
     def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
         if self._of_one_number:

@@ -1,6 +1,4 @@
-"""Edits for masked and empty inputs: infinities of a mask, means of nothing, targets that fit
-nothing, uninitialised memory.
-"""
+"""Edits for mask infinities, means of 0 elements, CTC targets and uninitialised memory."""
 
 from __future__ import annotations
 
@@ -23,11 +21,9 @@ from headway.explain.remedies.edits.call_edits import (
 )
 from headway.torch_adapters.source import Replacement, Statement, StatementCall
 
-# Means of nothing, targets that fit nothing, and memory that nobody filled.
-
 
 class MeanEdit(CallEdit):
-    """The mean of nothing is the sum of nothing."""
+    """Replaces the mean of 0 elements by their sum, 0."""
 
     names = frozenset({"mean"})
     ops = frozenset({"mean"})
@@ -49,7 +45,7 @@ class MeanEdit(CallEdit):
 
 
 class LossEdit(CallEdit):
-    """A loss over nothing is 0: the mean over the targets that count, of which there are none."""
+    """Makes the loss over 0 targets 0."""
 
     names = frozenset(
         {
@@ -67,8 +63,7 @@ class LossEdit(CallEdit):
     ops = frozenset({"nll_loss", "mse_loss", "binary_cross_entropy"})
     kinds = frozenset({"mean-of-nothing"})
     words = (
-        'use `reduction="sum"` and divide by the number of targets that count, or by 1 where there '
-        "are none"
+        'use `reduction="sum"` and divide by the number of targets that are not ignored, at least 1'
     )
 
     def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -118,7 +113,7 @@ _POSITION_OF_REDUCTION = {
 
 
 class CtcEdit(CallEdit):
-    """Targets that are too long for their input have no probability at all."""
+    """CTC targets that are too long for their input have probability 0."""
 
     names = frozenset({"ctc_loss"})
     ops = names
@@ -135,11 +130,11 @@ class CtcEdit(CallEdit):
 
 
 class MemoryEdit(CallEdit):
-    """`torch.empty` gives whatever lay in memory: sometimes zeros, sometimes NaN."""
+    """`torch.empty` returns uninitialised memory: sometimes zeros, sometimes NaN."""
 
     names = frozenset({"empty", "empty_like", "new_empty", "empty_strided"})
     kinds = frozenset({"uninitialised-memory"})
-    words = "make the tensor with `torch.zeros`, or fill it: `torch.empty` leaves it to chance"
+    words = "create the tensor with `torch.zeros`, or fill it: `torch.empty` does not initialise it"
     anywhere = True
 
     def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -152,16 +147,15 @@ class MemoryEdit(CallEdit):
         return [(site.callee, source.of(site.callee).replace("empty", "zeros"))]
 
 
-# Infinities that were meant, as in masks, and then met another, or a 0.
+# Infinities of masks.
 
-_LOG_OF_NEXT_TO_NOTHING = -100.0
+_LOG_OF_EMPTY_SUM = -100.0
 
 
 class SoftmaxEdit(OperandEdit):
-    """A row of nothing but −inf has no softmax; a row of equal numbers has an even one.
+    """Clamps masked scores: the softmax of an all −inf row is NaN, that of equal values uniform.
 
-    The logarithm of a sum over nothing is −inf: there the number must also be one that a loss can
-    bear.
+    For logsumexp the clamped value must be small enough for a loss.
     """
 
     names = frozenset({"softmax", "log_softmax", "logsumexp", "cross_entropy"})
@@ -172,8 +166,8 @@ class SoftmaxEdit(OperandEdit):
     @property
     def words(self) -> str:
         return (
-            "let no row be masked completely, or mask with "
-            f"{format_plain(-large_number(self.origin))}, not -inf"
+            "do not mask a complete row, or mask with "
+            f"{format_plain(-large_number(self.origin))} instead of -inf"
         )
 
     def change(self, name: str, subject: Tensor) -> Tensor:
@@ -183,15 +177,15 @@ class SoftmaxEdit(OperandEdit):
         return f"{subject}.clamp_min({format_plain(self._least(name))})"
 
     def _least(self, name: str) -> float:
-        return _LOG_OF_NEXT_TO_NOTHING if name == "logsumexp" else -large_number(self.origin)
+        return _LOG_OF_EMPTY_SUM if name == "logsumexp" else -large_number(self.origin)
 
 
 class AttentionEdit(CallEdit):
-    """The same for masks of attention."""
+    """The same for attention masks."""
 
     names = frozenset({"scaled_dot_product_attention"})
     kinds = SoftmaxEdit.kinds
-    words = "let no row be masked completely"
+    words = "do not mask a complete row"
 
     def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
         args = tuple(self._open(arg) if at == 3 else arg for at, arg in enumerate(args))
@@ -208,7 +202,7 @@ class AttentionEdit(CallEdit):
 
 
 class InfinityEdit(CallEdit):
-    """∞ − ∞ and 0 × ∞: with a large number in place of ∞ they are 0."""
+    """∞ − ∞ and 0 × ∞: with a large finite value instead of ∞ they are 0."""
 
     kinds = frozenset({"infinity-minus-infinity", "zero-times-infinity"})
 
@@ -221,7 +215,7 @@ class InfinityEdit(CallEdit):
 
     @property
     def words(self) -> str:
-        return f"make the infinite operand finite first: `{self._clamped('x')}`"
+        return f"clamp the infinite operand: `{self._clamped('x')}`"
 
     def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
         return func(*(self._finite(at, arg) for at, arg in enumerate(args)), **kwargs)
