@@ -46,7 +46,7 @@ def test_left_out_it_is_counted_and_its_graph_is_not_visited() -> None:
     def step() -> Tensor:
         return combine(box=(x + 1).square().sum(), dfl=torch.log(x).sum())
 
-    with pytest.warns(UserWarning, match="left out of the loss, not being finite: dfl = -inf"):
+    with pytest.warns(UserWarning, match="non-finite components left out of the loss: dfl = -inf"):
         total = step()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -56,7 +56,7 @@ def test_left_out_it_is_counted_and_its_graph_is_not_visited() -> None:
     assert x.grad.tolist() == [2.0]
     assert combine.left_out == {"dfl": 2}
     assert combine.last["dfl"].item() == -math.inf
-    with pytest.raises(NonFiniteLoss, match="nothing is left"):
+    with pytest.raises(NonFiniteLoss, match="all components are non-finite"):
         combine(dfl=torch.log(x).sum())
 
 

@@ -103,9 +103,9 @@ def test_bit_by_bit(style: str) -> None:
 
 def _telling(tried: list[int]) -> type[UpdateTrials]:
     class Telling(UpdateTrials):
-        def _tell(self, watched: Any, *rest: Any) -> None:
+        def _report(self, watched: Any, *rest: Any) -> None:
             tried.append(watched.steps)
-            super()._tell(watched, *rest)
+            super()._report(watched, *rest)
 
     return Telling
 

@@ -1,4 +1,4 @@
-"""Which activation when, by torch's own names. Nothing is implemented anew here.
+"""Which activation when, by torch's own names. Nothing is reimplemented here.
 
 ACTIVATIONS["gelu"].module()  # torch.nn.GELU()
 """

@@ -1,9 +1,9 @@
 """Receives the events of a running script (torch calls, modules, backward, optimizer steps,
 batches) and passes them to the observers.
 
-A torch-function mode sees the calls of torch functions with their arguments; global hooks see the
-modules and the optimizers; the seams of `live/` see backward, clipping and scaling. An observer
-that fails is taken out and the script goes on. Everything is undone at the end.
+A torch-function mode sees calls of torch functions with their arguments; global hooks see modules
+and optimizers; `torch_adapters.patching` reports backward, clipping and scaling. An observer that
+fails is removed and the script continues. Everything is undone at the end.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CallHandler = Callable[[TorchCall], None]
 
 @dataclass(frozen=True, slots=True)
 class FunctionListeners:
-    """Who hears of a function, before it runs and after."""
+    """The observers of a function, before and after it runs."""
 
     observers: tuple[Observer, ...]
     begins: tuple[tuple[Observer, CallHandler], ...]
@@ -67,7 +67,7 @@ def _find_listeners(observers: Sequence[Observer]) -> FunctionListeners:
 
 
 class EventBus:
-    """The ears of a check."""
+    """Passes the events of the script to the observers."""
 
     def __init__(
         self, launch: ScriptLauncher, kinds: Sequence[type[Observer]], *, overfit: bool = False
@@ -75,24 +75,24 @@ class EventBus:
         self.script = ScriptContext(launch, overfit=overfit)
         self.evidence = Evidence(launch)
         self.failed: list[str] = []
-        """Observers that were taken out, each with its error."""
+        """Observers that were removed, each with its error."""
         self._launch = launch
         self._observers: list[Observer] = []
-        self._curious: list[Observer] = []
-        self._with_curious: dict[Callable[..., Any], FunctionListeners] = {}
+        self._unfiltered: list[Observer] = []
+        self._with_unfiltered: dict[Callable[..., Any], FunctionListeners] = {}
         self._mode = _FunctionMode(self)
         self._strict = os.environ.get("HEADWAY_STRICT") == "1"
         self._forks = _FORK_COUNT[0]
         self._busy = False
-        self._deaf = False
+        self._paused = False
         self._stack = ExitStack()
         for kind in kinds:
             self._add(kind)
         self._sort()
-        launch.on_batch.append(lambda loader, batch: self._tell("batch_drawn", loader, batch))
-        launch.on_pass.append(lambda loader: self._tell("pass_begun", loader))
-        launch.on_step.append(lambda optimizer: self._tell("step_ended", optimizer))
-        launch.on_skip.append(lambda optimizer: self._tell("step_skipped", optimizer))
+        launch.on_batch.append(lambda loader, batch: self._dispatch("batch_drawn", loader, batch))
+        launch.on_pass.append(lambda loader: self._dispatch("pass_begun", loader))
+        launch.on_step.append(lambda optimizer: self._dispatch("step_ended", optimizer))
+        launch.on_skip.append(lambda optimizer: self._dispatch("step_skipped", optimizer))
 
     def __enter__(self) -> EventBus:
         enter = self._stack.callback
@@ -101,10 +101,10 @@ class EventBus:
             register_module_forward_pre_hook(self._module_begins),
             register_module_forward_hook(self._module_ended, with_kwargs=True, always_call=True),
             register_optimizer_step_pre_hook(self._step_begins),
-            register_optimizer_step_post_hook(self._hear_again),
+            register_optimizer_step_post_hook(self._resume),
         ):
             enter(hook.remove)
-            # torch forgets this one, and takes it for a hook that is still there.
+            # torch does not remove this entry together with the hook.
             enter(forward_hooks_with_kwargs().pop, hook.id, None)
         patching.add_listener(self)
         enter(patching.remove_listener, self)
@@ -122,22 +122,22 @@ class EventBus:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._hear_again()
+        self._resume()
         self._stack.close()
 
     def crashed(self, error: BaseException) -> None:
-        """The script raised."""
-        self._tell("crashed", error)
+        """The script raised an exception."""
+        self._dispatch("crashed", error)
 
     def finished(self) -> None:
-        """The script is over."""
-        self._tell("finished")
+        """The script has ended."""
+        self._dispatch("finished")
 
     @property
     def listening(self) -> bool:
-        """Not while an observer works, a bad step is run again, or in a loader's worker.
+        """False while an observer runs, while a bad step is re-run, and in loader workers.
 
-        Nor inside `vmap` and its like, where tensors have no values that could be looked at.
+        Also inside `vmap` and similar transforms, where tensors have no values to inspect.
         """
         if self._busy or self._forks != _FORK_COUNT[0]:
             return False
@@ -145,21 +145,23 @@ class EventBus:
         return (guard is None or not guard.replaying) and current_transform() is None
 
     def watchers(self, function: Callable[..., Any]) -> FunctionListeners | None:
-        """Who wants to hear of a function."""
-        if not self._curious:
+        """The observers of a function."""
+        if not self._unfiltered:
             return self._by_function.get(function)
-        found = self._with_curious.get(function)
+        found = self._with_unfiltered.get(function)
         if found is None:
             own = self._by_function.get(function)
-            heard = [*(() if own is None else own.observers), *self._curious]
-            found = self._with_curious[function] = _find_listeners(heard)
+            heard = [*(() if own is None else own.observers), *self._unfiltered]
+            found = self._with_unfiltered[function] = _find_listeners(heard)
         return found
 
-    def tell_call(self, told: Sequence[tuple[Observer, CallHandler]], call: TorchCall) -> None:
-        """A call begins or has ended. Written for speed: there are thousands in a step."""
+    def dispatch_call(
+        self, handlers: Sequence[tuple[Observer, CallHandler]], call: TorchCall
+    ) -> None:
+        """Pass on a call. Written for speed: a step makes thousands."""
         was, self._busy = self._busy, True
         try:
-            for observer, method in told:
+            for observer, method in handlers:
                 try:
                     method(call)
                 except Exception as error:
@@ -167,22 +169,22 @@ class EventBus:
         finally:
             self._busy = was
 
-    # What the seams tell.
+    # Events of the patches.
 
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
-        self._tell("backward_begins", roots)
+        self._dispatch("backward_begins", roots)
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
-        self._tell("backward_ended", roots)
+        self._dispatch("backward_ended", roots)
 
     def clipping(self, parameters: Sequence[Tensor], norms: Any, total: Tensor) -> None:
-        self._tell("clipping", parameters, total)
+        self._dispatch("clipping", parameters, total)
 
     def clipped(self, total: Tensor, max_norm: float) -> None:
         pass
 
     def scaled(self, scaler: GradScaler, loss: Tensor, result: Tensor) -> None:
-        self._tell("scaled", scaler, loss, result)
+        self._dispatch("scaled", scaler, loss, result)
 
     def scaler_steps(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         pass
@@ -190,69 +192,69 @@ class EventBus:
     def scaler_stepped(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         pass
 
-    # What the hooks tell.
+    # Events of the hooks.
 
     def _module_begins(self, module: nn.Module, args: Any) -> None:
         if not self.listening:
             return
-        self._hear_again()
+        self._resume()
         self.script.stack.append(module)
         outermost = len(self.script.stack) == 1
         with self._mode.aside:
-            for observer in self._hearing_modules(outermost):
-                self._ask(observer, "module_begins", module, args)
+            for observer in self._module_observers(outermost):
+                self._notify(observer, "module_begins", module, args)
 
     def _module_ended(self, module: nn.Module, args: Any, *rest: Any) -> None:
         stack = self.script.stack
         if not self.listening or not any(module is entered for entered in stack):
             return
-        while stack and stack[-1] is not module:  # one that raised on its way
+        while stack and stack[-1] is not module:  # modules whose forward raised
             stack.pop()
-        if len(rest) == 2:  # else its forward has raised, and there is nothing to be told
+        if len(rest) == 2:  # otherwise its forward raised
             with self._mode.aside:
-                for observer in self._hearing_modules(len(stack) == 1):
-                    self._ask(observer, "module_ended", module, args, *rest)
+                for observer in self._module_observers(len(stack) == 1):
+                    self._notify(observer, "module_ended", module, args, *rest)
         stack.pop()
 
     def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._tell("step_begins", optimizer)
-        if len(args) < 2 and not kwargs and not self._deaf and self.listening:
-            # No closure: nothing of the script runs in there, and an optimizer calls a lot.
-            self._deaf = True
+        self._dispatch("step_begins", optimizer)
+        if len(args) < 2 and not kwargs and not self._paused and self.listening:
+            # Without a closure no user code runs in the optimizer, which calls many functions.
+            self._paused = True
             self._mode.aside.__enter__()
 
-    def _hear_again(self, *_: Any) -> None:
-        """The optimizer is through, or has raised and something else begins."""
-        if self._deaf:
-            self._deaf = False
+    def _resume(self, *_: Any) -> None:
+        """Resume after the optimizer has stepped or raised."""
+        if self._paused:
+            self._paused = False
             self._mode.aside.__exit__()
 
     def _optimizer_made(self, optimizer: Optimizer, args: Any, result: Any) -> None:
-        self._tell("optimizer_made", optimizer)
+        self._dispatch("optimizer_made", optimizer)
 
     def _state_loaded(self, owner: Any, args: Any, result: Any) -> None:
-        self._tell("state_loaded", owner, args[0] if args else None, result)
+        self._dispatch("state_loaded", owner, args[0] if args else None, result)
 
-    # Telling.
+    # Passing on.
 
-    def _tell(self, what: str, *about: Any) -> None:
+    def _dispatch(self, what: str, *about: Any) -> None:
         if not self.listening:
             return
-        self._hear_again()
+        self._resume()
         with self._mode.aside:
             for observer in list(self._observers):
                 if getattr(type(observer), what) is not getattr(Observer, what):
-                    self._ask(observer, what, *about)
-        self._look_who_is_curious()
+                    self._notify(observer, what, *about)
+        self._update_unfiltered()
 
-    def _look_who_is_curious(self) -> None:
-        """Observers begin and end to hear everything between the events of a step."""
-        curious = [item for item in self._observers if item.every_function]
-        if curious != self._curious:
-            self._curious = curious
-            self._with_curious = {}
+    def _update_unfiltered(self) -> None:
+        """Update the observers of all functions; they change between events of a step."""
+        unfiltered = [item for item in self._observers if item.every_function]
+        if unfiltered != self._unfiltered:
+            self._unfiltered = unfiltered
+            self._with_unfiltered = {}
 
-    def _ask(self, observer: Observer, what: str, *about: Any) -> None:
+    def _notify(self, observer: Observer, what: str, *about: Any) -> None:
         was, self._busy = self._busy, True
         try:
             getattr(observer, what)(*about)
@@ -283,32 +285,31 @@ class EventBus:
         finally:
             self._busy = False
 
-    def _hearing_modules(self, outermost: bool) -> list[Observer]:
-        return self._hear_roots if outermost else self._hear_all
+    def _module_observers(self, outermost: bool) -> list[Observer]:
+        return self._root_observers if outermost else self._all_module_observers
 
     def _sort(self) -> None:
-        hearing_of: dict[Callable[..., Any], list[Observer]] = {}
+        by_function: dict[Callable[..., Any], list[Observer]] = {}
         for observer in self._observers:
             for function in observer.functions:
-                hearing_of.setdefault(function, []).append(observer)
+                by_function.setdefault(function, []).append(observer)
         self._by_function = {
-            function: _find_listeners(some) for function, some in hearing_of.items()
+            function: _find_listeners(some) for function, some in by_function.items()
         }
-        self._curious, self._with_curious = [], {}
-        self._look_who_is_curious()
+        self._unfiltered, self._with_unfiltered = [], {}
+        self._update_unfiltered()
         hearing = [
             item
             for item in self._observers
             if type(item).module_begins is not Observer.module_begins
             or type(item).module_ended is not Observer.module_ended
         ]
-        self._hear_roots = hearing
-        self._hear_all = [item for item in hearing if item.every_module]
+        self._root_observers = hearing
+        self._all_module_observers = [item for item in hearing if item.every_module]
 
 
 _FORK_COUNT = [0]
-"""How often this process is a fork of one that had us loaded: asking for its id at every call of
-torch would cost more."""
+"""Number of forks since headway was loaded: cheaper than os.getpid() at every call."""
 
 
 def _count_fork() -> None:
@@ -319,11 +320,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_count_fork)
 
 _NO_HISTORY = "A view was created in no_grad mode"
-"""Torch refuses to tell the history of `weight[0]` after `weight[0] += 1` without gradients."""
+"""Torch raises this for the history of `weight[0]` after `weight[0] += 1` without gradients."""
 
 
 class _FunctionMode(TorchFunctionMode):
-    """Sees the calls of torch functions, and lets them through unchanged."""
+    """Observes calls of torch functions without changing them."""
 
     def __init__(self, hub: EventBus) -> None:
         super().__init__()
@@ -340,8 +341,8 @@ class _FunctionMode(TorchFunctionMode):
         kwargs = kwargs or {}
         call = TorchCall(func, args, kwargs)
         if watchers.begins:
-            hub.tell_call(watchers.begins, call)
+            hub.dispatch_call(watchers.begins, call)
         call.result = func(*args, **kwargs)
         if watchers.ended:
-            hub.tell_call(watchers.ended, call)
+            hub.dispatch_call(watchers.ended, call)
         return call.result

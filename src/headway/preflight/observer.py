@@ -19,27 +19,25 @@ from headway.guard.script.launcher import ScriptLauncher
 from headway.guard.script.script_guard import ScriptGuard
 from headway.preflight.script_context import ScriptContext
 
-# Where observers put what they saw.
-
-# It becomes records of the one stream that a guard writes and the checks read: facts as set-up
-# records, numbers as part of the step being made. What is said before there is a guard waits for
-# it.
+# Observations become records of the stream that the guard writes and the checks read: facts as
+# setup records, numbers as signals of the current step. Those made before there is a guard are
+# queued.
 
 
 class Evidence:
-    """Facts and numbers on their way into the record."""
+    """Writes the facts and numbers of the observers to the record."""
 
     def __init__(self, launch: ScriptLauncher) -> None:
         self._launch = launch
         self._waiting: list[tuple[int, str, Mapping[str, Any]]] = []
         self._early = ExtraSignals()
-        launch.on_recorder.append(self._recorder_came)
-        launch.on_guard.append(self._guard_came)
+        launch.on_recorder.append(self._on_recorder)
+        launch.on_guard.append(self._on_guard)
 
-    def tell(self, topic: str, facts: Mapping[str, Any]) -> None:
-        """Facts about something seen: plain data only. A `place` (see `Scene.place`) names a line.
+    def record(self, topic: str, facts: Mapping[str, Any]) -> None:
+        """Write facts as plain data. `place` (see `ScriptContext.place`) is a line of user code.
 
-        Every call is one record: say what is new, not the same thing at every step.
+        Every call is one record: write new facts only, not the same ones at every step.
         """
         recorder = self._launch.recorder
         if recorder is None:
@@ -48,15 +46,16 @@ class Evidence:
             recorder.setup(self._launch.step, topic, facts)
 
     def unavailable(self, topic: str, why: str) -> None:
-        """The facts of a topic cannot be had: the checks that need them say so."""
-        self.tell(topic, {UNAVAILABLE: why})
+        """Report why the facts of a topic are unavailable; checks that need them show the
+        reason."""
+        self.record(topic, {UNAVAILABLE: why})
 
     def value(self, name: str, value: float) -> None:
-        """A number of the step being made, such as `component_grad/box`."""
+        """A signal of the current step, such as `component_grad/box`."""
         self._extras.value(name, value)
 
     def column(self, name: str, members: Mapping[str, float]) -> None:
-        """Numbers along an axis, by name: `act/zero_share`, {"encoder.relu": 0.2}."""
+        """Values along an axis, by name: `act/zero_share`, {"encoder.relu": 0.2}."""
         self._extras.column(name, members)
 
     @property
@@ -67,12 +66,12 @@ class Evidence:
         extras: ExtraSignals = guard.session.outcomes.extra_signals
         return extras
 
-    def _recorder_came(self, recorder: Recorder) -> None:
+    def _on_recorder(self, recorder: Recorder) -> None:
         waiting, self._waiting = self._waiting, []
         for step, topic, facts in waiting:
             recorder.setup(step, topic, facts)
 
-    def _guard_came(self, guard: ScriptGuard) -> None:
+    def _on_guard(self, guard: ScriptGuard) -> None:
         values, members = self._early.values, self._early.members
         self._early = ExtraSignals()
         for name, value in values.items():
@@ -81,22 +80,20 @@ class Evidence:
             guard.session.outcomes.extra_signals.column(name, found)
 
 
-# What an observer is: it hears what the script does, measures, and puts facts into the evidence.
-
-# One idea, one file in `observers/`. An observer never changes what the script computes: it draws
-# no random number, changes no tensor that is not its own, and keeps no graph alive after the step.
-# It hears nothing while a bad step is being run again.
+# An observer receives the events of the script, measures, and writes facts to the evidence. It
+# never changes what the script computes: it draws no random numbers, modifies no tensor of the
+# script, and keeps no graph alive after the step. It receives no events while a bad step is re-run.
 
 
 @dataclass(slots=True)
 class TorchCall:
-    """A call of a torch function or tensor method, as the script made it."""
+    """A call of a torch function or tensor method by the script."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     result: Any = None
-    """What it gave; None before it ran."""
+    """The result; None before it ran."""
     name: str = field(init=False)
     """`cross_entropy`."""
 
@@ -105,57 +102,57 @@ class TorchCall:
         self.name = str(self.function) if name is None else name
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
-        """An argument, however it was passed."""
+        """An argument, by position or by keyword."""
         if position < len(self.args):
             return self.args[position]
         return self.kwargs.get(name, default)
 
 
 class Observer:
-    """Base of all observers: take what you need, leave the rest."""
+    """Base class of all observers; override the events you need."""
 
     functions: ClassVar[Iterable[Callable[..., Any]]] = ()
-    """The torch functions it wants to hear of (see `spellings.py`)."""
+    """The torch functions whose calls it receives."""
     every_function: bool = False
-    """Whether it hears of every function, for as long as it is so: for the first few steps only."""
+    """Whether it currently receives the calls of all functions; for the first few steps only."""
     now_and_then: ClassVar[bool] = False
     """Whether `every_function` may become true again later."""
     every_module: ClassVar[bool] = False
-    """Whether it hears of all modules, or of the outermost only."""
+    """Whether it receives all modules, or only the outermost one."""
 
-    def __init__(self, scene: ScriptContext, evidence: Evidence) -> None:
-        self.script = scene
+    def __init__(self, script: ScriptContext, evidence: Evidence) -> None:
+        self.script = script
         self.evidence = evidence
         self.start()
 
     def start(self) -> None:
-        """Set up what it keeps."""
+        """Initialise its state."""
 
     # Calls of torch functions.
 
     def function_begins(self, call: TorchCall) -> None:
-        """A function it asked for is about to run; it may well raise."""
+        """A function in `functions` is about to run; it may raise."""
 
     def function_ended(self, call: TorchCall) -> None:
-        """It has run."""
+        """The function has returned."""
 
     # Modules.
 
     def module_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        """A module's forward begins; `scene.stack` holds it as the last."""
+        """A module's forward begins; it is the last item of `script.stack`."""
 
     def module_ended(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
     ) -> None:
-        """It ended; `scene.stack` still holds it as the last."""
+        """The forward has returned; the module is still the last item of `script.stack`."""
 
     # Backward, clipping, scaling.
 
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
-        """A backward pass is about to run from these scalars; their graph is still whole."""
+        """A backward pass is about to run from these scalars; their graph still exists."""
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
-        """It has filled the gradients."""
+        """The gradients are complete."""
 
     def clipping(self, parameters: Sequence[Tensor], total: Tensor) -> None:
         """The user clips these gradients, whose norm is `total`."""
@@ -169,13 +166,13 @@ class Observer:
         """An optimizer was constructed."""
 
     def step_begins(self, optimizer: Optimizer) -> None:
-        """The gradients are there and the update is next; nothing was held back yet."""
+        """The gradients are complete and the update is next; it may still be skipped."""
 
     def step_ended(self, optimizer: Optimizer) -> None:
-        """The update was made, unless it was held back."""
+        """The update was made or skipped."""
 
     def step_skipped(self, optimizer: Optimizer) -> None:
-        """A GradScaler has left the update out: `step_begins` and `step_ended` are not heard."""
+        """A GradScaler skipped the update: `step_begins` and `step_ended` are not called."""
 
     # Data.
 
@@ -183,7 +180,7 @@ class Observer:
         """A DataLoader is iterated over."""
 
     def batch_drawn(self, loader: Any, batch: Any) -> None:
-        """A batch came out of it."""
+        """The loader returned a batch."""
 
     # States.
 
@@ -196,4 +193,4 @@ class Observer:
         """The script raised this."""
 
     def finished(self) -> None:
-        """The script is over, or enough steps were made."""
+        """The script has ended, or reached the maximum number of steps."""

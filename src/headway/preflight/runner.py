@@ -34,14 +34,14 @@ from headway.preflight.trial.update_trials import OVERFIT
 from headway.report import Report
 from headway.torch_adapters.autocast_regions import regions_disabled
 
-# The precision somebody asked the check to run in, put over the script's own.
+# Overrides the precision of the script (--amp-dtype).
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @contextmanager
 def override_precision(dtype: str | None) -> Iterator[None]:
-    """`bf16` or `fp16`: everything runs under autocast; `none`: nothing does; None: as it is."""
+    """`bf16` or `fp16`: run under autocast; `none`: disable autocast; None: no change."""
     if dtype is None:
         yield
     elif dtype == "none":
@@ -53,10 +53,10 @@ def override_precision(dtype: str | None) -> Iterator[None]:
             yield
 
 
-# A few steps of somebody's training under full watch, and the report about them.
+# Runs a few steps under all observers and builds the report.
 
 OBSERVE = Policy(hold_spikes=False, back_offs=0, roll_backs=0, replays=3, replay_gap=20)
-"""A check looks on: only an update that is no number is held back, so that it can be explained."""
+"""A check only observes: it skips non-finite updates, to explain them."""
 
 
 _ABOUT_OUR_HOOKS = r"Using `torch\.compile\(module\)` when there are global hooks"
@@ -64,44 +64,44 @@ _ABOUT_OUR_HOOKS = r"Using `torch\.compile\(module\)` when there are global hook
 
 @dataclass(slots=True)
 class CheckResult:
-    """What came of it."""
+    """The result of a check."""
 
     report: Report
     steps: int
-    """Steps of the busiest optimizer."""
+    """Steps of the optimizer with the most steps."""
     tables: dict[str, Any]
-    """`inventory` and `memory`, as far as they could be seen."""
+    """`inventory` and `memory`, if available."""
     error: BaseException | None = None
-    """What the script itself raised; None where it ended well or was stopped by us."""
+    """The exception of the script; None if it ended normally or was stopped by the check."""
     stopped: bool = False
-    """Whether it was stopped because enough had been seen, or nothing could save it."""
+    """Whether the check stopped it: enough steps, or the guard halted the training."""
     interrupted: bool = False
-    """Whether somebody pressed Ctrl-C."""
+    """Whether it was interrupted by Ctrl-C."""
     unreached: NoStepReason | None = None
-    """Why no step was reached, where none was."""
+    """Why no step was made, if none was."""
 
     @property
     def notes(self) -> Sequence[str]:
-        """What a reader should know: observers that were left out, and why."""
+        """Notes of the report: observers that failed, and why."""
         return self.report.notes
 
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """How much to watch, and what to change about the run, if asked."""
+    """How many steps to run, and changes to the run."""
 
     max_steps: int | None = 3
     max_seconds: float | None = None
     max_norm: float | None = None
     amp_dtype: str | None = None
-    """`bf16` or `fp16`: forwards run under autocast; `none`: the script's own autocast is off."""
+    """`bf16` or `fp16`: run under autocast; `none`: disable the autocast of the script."""
     detect_anomaly: bool | None = None
-    """On, off, or as the script wishes."""
+    """On, off, or None for no change."""
     run_dir: str | Path | None = None
     overfit: bool = False
-    """Whether to try to learn one batch by heart."""
+    """Whether to test that the model can overfit one batch."""
     trained: tuple[nn.Module, Optimizer] | None = None
-    """What trains, where it is known."""
+    """The model and optimizer, if known."""
 
 
 def run_check(
@@ -114,9 +114,9 @@ def run_check(
     on_record: Callable[[Record], None] | None = None,
     command: str = "check",
 ) -> CheckResult:
-    """Run the work until enough steps were made, and judge what was seen.
+    """Run `work` until it has made enough steps, and run the checks.
 
-    Whatever the work raises is kept in the result.
+    An exception of `work` is stored in the result.
     """
     how = how or CheckOptions(max_steps=max_steps)
     launch = ScriptLauncher(
@@ -151,9 +151,11 @@ def run_check(
     launch.close()
     recorder = launch.recorder
     assert recorder is not None
-    notes = [f"an observer failed and was left out: {said}" for said in hub.failed]
+    notes = [f"an observer failed and was removed: {error}" for error in hub.failed]
     if launch.unwatched:
-        notes.append("the training could not be guarded: only what observers saw was judged")
+        notes.append(
+            "the training could not be guarded: the checks use the data of the observers only"
+        )
     steps = max(launch.steps.values(), default=0) + max(launch.skipped.values(), default=0)
     return CheckResult(
         report=Report.from_engine(recorder.engine, command=command, notes=notes),
@@ -178,15 +180,15 @@ class _Ending:
         try:
             work()
         except (EnoughSteps, TrainingHalted) as stopped:
-            # Frames of the script may hold loaders with workers: let them go.
+            # Frames of the script may keep loaders with workers alive.
             traceback.clear_frames(stopped.__traceback__)
             self.halted = isinstance(stopped, TrainingHalted)
         except KeyboardInterrupt:
             self.interrupted = True
         except SystemExit as left:
             self.error = left if left.code not in (None, 0) else None
-        except Exception as raised:  # the script's, whatever it is
-            if not launch.enough:  # else it came of our stopping it
+        except Exception as raised:  # any exception of the script
+            if not launch.enough:  # otherwise stopping the script caused it
                 self.error = raised
 
 
@@ -211,7 +213,7 @@ def _add_listeners(
 
 @contextmanager
 def _force_eager() -> Iterator[None]:
-    """Compiled code runs as it is written: what happens inside a kernel cannot be watched."""
+    """Disable torch.compile: compiled code cannot be observed."""
     warnings.filterwarnings("ignore", message=_ABOUT_OUR_HOOKS)
     filters: Any = warnings.filters
     entry = filters[0]
@@ -219,13 +221,13 @@ def _force_eager() -> Iterator[None]:
         with torch.compiler.set_stance("force_eager"):
             yield
     finally:
-        with suppress(ValueError):  # the script has set filters of its own
+        with suppress(ValueError):  # the script replaced the filters
             filters.remove(entry)
 
 
 @contextmanager
 def _silence_notices() -> Iterator[None]:
-    """Findings are told in the report, not in between."""
+    """Findings appear in the report only, not as notices during the run."""
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:

@@ -27,31 +27,30 @@ from headway.torch_adapters.frames import describe_frame, is_installed_file, run
 from headway.torch_adapters.module_stack import user_path
 from headway.torch_adapters.patching import wrap_function
 
-# Where modules and weights come from: the lines that construct, attach and initialise them.
-
-# A finding about a layer is most useful at the line that made it so: `nn.LSTM(…)` without
-# `batch_first`, an `nn.init` call with the wrong scale, an assignment that breaks a tie.
+# The lines that construct, register and initialise modules and weights: a finding about a layer
+# points to the line to change, such as `nn.LSTM(…)` without `batch_first` or an `nn.init` call.
 
 MOST_PROVENANCE_LINES = 20_000
-"""Lines of each kind that are kept."""
+"""Maximum number of lines of each kind."""
 
 LineFacts: TypeAlias = dict[str, Any] | None
 
 
 class ModuleProvenance:
-    """Hears of every module and parameter that is given to a module."""
+    """Records the line that registers each module and parameter."""
 
     def __init__(self, place: Callable[[], LineFacts], undo: ExitStack) -> None:
         self._place = place
         self._count = 0
         self._made: dict[int, tuple[weakref.ref[Any], LineFacts]] = {}
-        """Module → the line that was constructing it when it got its first part."""
+        """Module → the line that was constructing it when its first member was registered."""
         self._given: dict[int, tuple[weakref.ref[Any], str, LineFacts, int]] = {}
-        """Module or parameter → its owner, its name there, the line that gave it, and when."""
+        """Module or parameter → its owner, its name there, the line that registered it, and
+        when."""
         self._kinds: dict[type, list[LineFacts]] = {}
-        """Class → the lines that made one: for copies, of which nobody is told."""
+        """Class → the lines that construct it: for copies, which no hook reports."""
         self._written: dict[int, tuple[LineFacts, int]] = {}
-        """Memory → the line that filled it last, and when."""
+        """Memory address → the line that wrote it last, and when."""
         for register in (
             register_module_module_registration_hook,
             register_module_parameter_registration_hook,
@@ -60,18 +59,19 @@ class ModuleProvenance:
 
     @property
     def now(self) -> int:
-        """Counts what has been heard: later is larger."""
+        """A counter of events: later events have larger values."""
         return self._count
 
     def wrote(self, tensor: Tensor) -> None:
-        """Somebody fills a tensor in place."""
+        """Record an in-place write to a tensor."""
         memory = _memory_of(tensor)
         if memory and (memory in self._written or len(self._written) < MOST_PROVENANCE_LINES):
             self._count += 1
             self._written[memory] = (self._place(), self._count)
 
     def of_module(self, module: nn.Module) -> LineFacts:
-        """The line that constructed a module; of a copy, the only one that made such a module."""
+        """The line that constructs a module; for a copy, the only line that constructs its
+        class."""
         known = self._made.get(id(module))
         if known is not None and known[0]() is module:
             return known[1]
@@ -82,19 +82,19 @@ class ModuleProvenance:
         return lines[0] if len(lines) == 1 else None
 
     def of_parameter(self, parameter: Tensor) -> LineFacts:
-        """The line that gave a parameter its first values."""
+        """The line that initialises a parameter."""
         return self.last_change(parameter)[0]
 
     def last_change(self, parameter: Tensor) -> tuple[LineFacts, int]:
-        """The line that made or filled a parameter last, and when."""
+        """The line that created or wrote a parameter last, and when."""
         registered = self.registered(parameter)
         written = self._written.get(_memory_of(parameter), (None, 0))
         return max(registered, written, key=lambda known: known[1])
 
     def registered(self, item: Any) -> tuple[LineFacts, int]:
-        """The line that gave it to a module last, and when; (None, 0) where that is not known."""
+        """The line that registered it last, and when; (None, 0) if unknown."""
         owner, name, place, when = self._given.get(id(item), (None, "", None, 0))
-        # By its owner: a weak reference to a tensor would keep torch from swapping it.
+        # Through the owner: a weak reference to a tensor would prevent torch from swapping it.
         at = None if owner is None else owner()
         if at is None:
             return None, 0
@@ -121,45 +121,42 @@ def _memory_of(tensor: Tensor) -> int:
     return 0 if tensor.is_meta else tensor.data_ptr()
 
 
-# What every observer may ask: which step it is, what things are called, which line is running.
-
-
 class ScriptContext:
-    """The script that runs, seen from outside."""
+    """The running script: step, names of modules and parameters, current line."""
 
     def __init__(self, launch: ScriptLauncher, *, overfit: bool = False) -> None:
         self.launch = launch
         self.overfit = overfit
-        """Whether somebody wants to know if one batch can be learned by heart."""
+        """Whether to test that the model can overfit one batch."""
         self.stack: list[nn.Module] = []
-        """The modules whose forward runs now, the outermost first."""
+        """The modules whose forward is running, outermost first."""
         self.undo = ExitStack()
-        """What an observer has changed in torch is put back through this at the end."""
+        """Undoes the patches of the observers at the end."""
         self.origins = ModuleProvenance(self.place, self.undo)
-        """Where modules and weights were made."""
+        """The lines that construct modules and weights."""
         self._machinery: dict[CodeType, bool] = {}
-        """Whether a code object is torch's, Python's or ours: stacks are walked all the time."""
+        """Cache: whether a code object belongs to torch, Python or headway."""
         self._paths: dict[int, str] = {}
         self._parameters: dict[int, str] = {}
         launch.on_guard.append(lambda _: self._forget_names())
 
     @property
     def step(self) -> int:
-        """The step being made, counted from 0."""
+        """The current step, from 0."""
         return self.launch.step
 
     @property
     def models(self) -> Sequence[nn.Module]:
-        """The outermost modules that train; empty before the first backward pass."""
+        """The trained models; empty before the first backward pass."""
         return () if self.launch.guard is None else self.launch.guard.models
 
     @property
     def optimizers(self) -> Sequence[Optimizer]:
-        """Every optimizer there is; empty before the first backward pass."""
+        """All optimizers; empty before the first backward pass."""
         return () if self.launch.guard is None else self.launch.guard.optimizers
 
     def path_of(self, module: nn.Module) -> str:
-        """A module's path in its model: `encoder.layers.0`; its class where it has none."""
+        """A module's path in its model: `encoder.layers.0`; its class name if it has none."""
         if not self._paths:
             self._learn_names()
         return self._paths.get(id(module)) or type(module).__name__
@@ -171,7 +168,7 @@ class ScriptContext:
         return self._parameters.get(id(parameter))
 
     def place(self) -> dict[str, Any] | None:
-        """The user's line that runs now, as facts carry it; a framework's where there is none."""
+        """The current line of user code, as plain data; a framework's line if there is none."""
         foreign: FrameType | None = None
         for frame in self.frames():
             if not is_installed_file(frame.f_code.co_filename):
@@ -180,12 +177,12 @@ class ScriptContext:
         return None if foreign is None else describe_frame(foreign).to_dict()
 
     def users_own_call(self) -> bool:
-        """Whether the user's own line made the call that runs now, not a framework's."""
+        """Whether user code, not a framework, made the current call."""
         frame = next(self.frames(), None)
         return frame is not None and not is_installed_file(frame.f_code.co_filename)
 
     def frames(self) -> Iterator[FrameType]:
-        """The frames that run now, innermost first, without torch's, Python's and ours."""
+        """The running frames, innermost first, without those of torch, Python and headway."""
         return running_frames(self._machinery)
 
     def _forget_names(self) -> None:
@@ -202,14 +199,12 @@ class ScriptContext:
                 self._parameters.setdefault(id(parameter), prefix + user_path(path))
 
 
-# Which call of a script this is: the module it was made in, the line, and how often so far.
-
-# A layer kept in a module is known by its path. A functional call is known by the module it stands
-# in and its line; a loop over layers makes several calls on one line, so they are numbered.
+# Identifies a call across steps. A layer is identified by its path, a functional call by its module
+# and line; a loop makes several calls on one line, so these are numbered.
 
 CLOSE_STEPS, THEN_EVERY = 5, 5
 MOST_ON_A_LINE = 16
-"""Calls of one line in one pass that are told apart; a loop over time steps has many more."""
+"""Maximum number of calls of one line per pass; a loop over time steps has many more."""
 
 
 def is_measured_step(step: int) -> bool:
@@ -228,20 +223,20 @@ class CallSite:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for the same call in the next step."""
+        """The same for this call in the next step."""
         place = self.place or {}
         line = () if self.is_torch_module else (place.get("file"), place.get("line"))
         return (id(self.module), *line, self.number)
 
     @property
     def is_torch_module(self) -> bool:
-        """Whether the innermost module is one of torch's: then it is the call."""
+        """Whether the innermost module belongs to torch: then it is the call."""
         return type(self.module).__module__.startswith("torch.nn")
 
-    def name(self, scene: ScriptContext) -> str:
-        """`encoder.act`, or `encoder (model.py:31)`; right only when the models are known."""
-        path = "" if self.module is None else scene.path_of(self.module)
-        if self.module is not None and not self.is_torch_module and self.module in scene.models:
+    def name(self, script: ScriptContext) -> str:
+        """`encoder.act`, or `encoder (model.py:31)`; requires known models."""
+        path = "" if self.module is None else script.path_of(self.module)
+        if self.module is not None and not self.is_torch_module and self.module in script.models:
             path = ""
         if not self.is_torch_module and self.place:
             line = f"{os.path.basename(str(self.place.get('file')))}:{self.place.get('line')}"
@@ -250,16 +245,16 @@ class CallSite:
 
 
 class CallSites:
-    """Names calls, and counts those of one line since the last reset."""
+    """Identifies calls, and numbers those of one line since the last restart."""
 
-    def __init__(self, scene: ScriptContext) -> None:
-        self._scene = scene
+    def __init__(self, script: ScriptContext) -> None:
+        self._script = script
         self._seen: dict[tuple[Any, ...], int] = {}
 
     def here(self) -> CallSite | None:
-        """The call that runs now; None where its line was run too often to tell calls apart."""
-        stack = self._scene.stack
-        site = CallSite(stack[-1] if stack else None, self._scene.place())
+        """The current call; None if its line has too many calls."""
+        stack = self._script.stack
+        site = CallSite(stack[-1] if stack else None, self._script.place())
         number = self._seen.get(site.key, 0)
         self._seen[site.key] = number + 1
         if number >= MOST_ON_A_LINE:
@@ -267,26 +262,24 @@ class CallSites:
         return CallSite(site.module, site.place, number) if number else site
 
     def restart(self) -> None:
-        """A new pass begins: count from nothing."""
+        """Restart the numbering at the beginning of a pass."""
         self._seen.clear()
 
 
-# Hearing calls of Python methods of torch that no hook tells of: schedules, autocast, torch.load.
-
-# The method goes through unchanged; what was put in its place goes with the scene.
+# Observes Python methods of torch that have no hook: schedules, autocast, torch.load.
 
 
 def observe_method(
-    scene: ScriptContext,
+    script: ScriptContext,
     owner: Any,
     name: str,
     *,
     before: Callable[..., None] | None = None,
     after: Callable[..., None] | None = None,
 ) -> None:
-    """Tell of every call of `owner.name`: `before(*args)`, then `after(result, *args)`.
+    """Call `before(*args)` and `after(result, *args)` around every call of `owner.name`.
 
-    What is told may fail without harm to the script: it is told no more.
+    If one of them raises, the script continues and they are not called again.
     """
     strict = _is_strict()
     failed = [False]
@@ -296,7 +289,7 @@ def observe_method(
             return
         try:
             observer(*args, **kwargs)
-        except Exception:  # ours, whatever it is: the script goes on
+        except Exception:  # an error of the observer must not stop the script
             failed[0] = True
             if strict:
                 raise
@@ -311,7 +304,7 @@ def observe_method(
 
         return method
 
-    scene.undo.callback(wrap_function(owner, name, wrap))
+    script.undo.callback(wrap_function(owner, name, wrap))
 
 
 def _is_strict() -> bool:

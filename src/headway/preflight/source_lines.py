@@ -79,7 +79,7 @@ def locate_crash(error: BaseException) -> dict[str, Any] | None:
     return None if found is None else found.to_dict()
 
 
-# Looking a line up in the user's own source, where nothing has told which line it was.
+# Finds a line in the user's source by its text.
 
 _MEANT = re.compile(r"freez|frozen|stage|phase|thaw|lock|requires_grad|schedule|curriculum", re.I)
 _TIMED = re.compile(r"epoch|step|iter|stage|phase", re.I)
@@ -88,31 +88,31 @@ _TIMED = re.compile(r"epoch|step|iter|stage|phase", re.I)
 _APART = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.Try, ast.While)
 
 
-def find_line(scene: ScriptContext, pattern: str) -> dict[str, Any] | None:
+def find_line(script: ScriptContext, pattern: str) -> dict[str, Any] | None:
     """The first line of the user's running files that matches, as facts carry a place."""
     wanted = re.compile(pattern)
-    for file in find_user_files(scene):
+    for file in find_user_files(script):
         for number, text in enumerate(linecache.getlines(file), start=1):
             if wanted.search(text.partition("#")[0]):
                 return add_function_name(Location(file, number)).to_dict()
     return None
 
 
-def find_only_line(scene: ScriptContext, pattern: str) -> dict[str, Any] | None:
+def find_only_line(script: ScriptContext, pattern: str) -> dict[str, Any] | None:
     """The one line that matches; None where there is none, or more than one."""
     wanted = re.compile(pattern)
     found = [
         (file, number)
-        for file in find_user_files(scene)
+        for file in find_user_files(script)
         for number, text in enumerate(linecache.getlines(file), start=1)
         if wanted.search(text.partition("#")[0])
     ]
     return add_function_name(Location(*found[0])).to_dict() if len(found) == 1 else None
 
 
-def find_user_files(scene: ScriptContext) -> list[str]:
+def find_user_files(script: ScriptContext) -> list[str]:
     """The user's files that run now, innermost first."""
-    files = (frame.f_code.co_filename for frame in scene.frames())
+    files = (frame.f_code.co_filename for frame in script.frames())
     return list(dict.fromkeys(file for file in files if not is_installed_file(file)))
 
 
@@ -137,7 +137,7 @@ def is_under_time_condition(file: str, line: int) -> bool:
 
 
 def freezes_without_effect(
-    scene: ScriptContext, heard: set[tuple[str, int]]
+    script: ScriptContext, heard: set[tuple[str, int]]
 ) -> list[dict[str, Any]]:
     """Loops over parameters that ran, freeze by a condition on the name, and froze nothing.
 
@@ -145,14 +145,14 @@ def freezes_without_effect(
     line that runs now, in a function that is running or that was called from above, under no `if`.
     """
     found = []
-    for file in find_user_files(scene):
+    for file in find_user_files(script):
         try:
             tree = ast.parse("".join(linecache.getlines(file)))
         except (SyntaxError, ValueError):
             continue
         running = {
             frame.f_code.co_name: frame.f_lineno
-            for frame in scene.frames()
+            for frame in script.frames()
             if frame.f_code.co_filename == file
         }
         ran = _certainly_ran(tree, running)
@@ -254,9 +254,9 @@ _SEEDS = re.compile(
 )
 
 
-def find_seeding_line(scene: ScriptContext) -> dict[str, Any] | None:
+def find_seeding_line(script: ScriptContext) -> dict[str, Any] | None:
     """A line that seeds whenever a pass begins: in an iterator, a generator, or a loop."""
-    for file in find_user_files(scene):
+    for file in find_user_files(script):
         lines = linecache.getlines(file)
         try:
             tree = ast.parse("".join(lines))

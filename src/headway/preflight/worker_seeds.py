@@ -1,6 +1,6 @@
 """Runs inside a loader's workers and notes the states of their random number generators.
 
-Both wrappers are plain objects, so that a loader that starts its workers anew can pass them on. No
+Both wrappers are plain objects, so that a loader that restarts its workers can pass them on. No
 random number is drawn: only states are read.
 """
 
@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 BATCHES = 4
-"""After so many batches a worker has shown which of its states it uses."""
+"""Number of batches after which a worker has used its random states."""
 
 
 class SeedRecordingInit:

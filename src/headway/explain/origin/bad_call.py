@@ -302,7 +302,7 @@ def classify_slope(call: BadCall) -> OriginKind | None:
     bad = nonfinite_mask(call.output) if at is None else at
     return OriginKind(
         name,
-        f"in backward, {why}: {format_share_are(bad, 'elements')} there"
+        f"in backward, {why}: {format_share_are(bad, 'elements')} affected"
         f"{note_eps_in_float16(call.output.dtype) if name != 'exp-overflow' else ''}"
         f"{_HIDDEN if stem in _HIDEABLE and _hidden(call) else ''}",
     )

@@ -146,16 +146,17 @@ class LossCombiner:
         bad = [name for name, fine in zip(components, flags, strict=True) if not fine]
         if not bad:
             return components
-        told = ", ".join(f"{name} = {self.last[name].item()}" for name in bad)
+        values = ", ".join(f"{name} = {self.last[name].item()}" for name in bad)
         if self.on_nonfinite == "raise":
-            raise NonFiniteLoss(f"not finite: {told}", bad)
+            raise NonFiniteLoss(f"non-finite components: {values}", bad)
         if len(bad) == len(components):
-            raise NonFiniteLoss(f"not finite, and nothing is left to train on: {told}", bad)
+            raise NonFiniteLoss(f"all components are non-finite: {values}", bad)
         new = [name for name in bad if not self.left_out[name]]
         self.left_out.update(bad)
         if new:
             warnings.warn(
-                f"left out of the loss, not being finite: {told}; from now on left_out counts",
+                f"non-finite components left out of the loss: {values}; later ones are only "
+                "counted in left_out",
                 stacklevel=3,
             )
         return {name: value for name, value in components.items() if name not in bad}

@@ -20,11 +20,12 @@ from headway.torch_adapters.optimizer_adapter import gradients_are_scaled
 
 SCALED_CLIPPING_TOPIC = "clip-scaled"
 MOST_CLIPPINGS = 3
-"""Steps that are told; the rest is the same."""
+"""Maximum number of reported steps."""
 
 
 class ScaledClipping(Observer):
-    """Knows of each scaler what it has multiplied, and looks at it when somebody clips."""
+    """Records the losses that each scaler multiplies, and inspects them when gradients are
+    clipped."""
 
     functions = (torch._foreach_clamp_min_, torch.clamp_, Tensor.clamp_)
 
@@ -84,17 +85,17 @@ class ScaledClipping(Observer):
                 if not own & clipped:
                     continue
                 scaled = gradients_are_scaled(scaler, optimizer) and not self._divided_by(scale)
-                self._tell(scaled, scale, name, total, limit)
+                self._report(scaled, scale, name, total, limit)
                 return
 
     def _divided_by(self, scale: float) -> bool:
-        """Whether somebody has already divided the gradients by hand."""
+        """Whether the script has already unscaled the gradients itself."""
         if self._probe is None:
             return False
         parameter, before = self._probe
         return _norm(parameter.grad) < before / math.sqrt(scale) if scale > 1 else False
 
-    def _tell(
+    def _report(
         self, scaled: bool, scale: float, name: str, total: Tensor | None, limit: Any
     ) -> None:
         if not scaled and self._clean:
@@ -109,7 +110,7 @@ class ScaledClipping(Observer):
             facts["place"] = place
         self._told += int(scaled)
         self._clean = self._clean or not scaled
-        self.evidence.tell(SCALED_CLIPPING_TOPIC, facts)
+        self.evidence.record(SCALED_CLIPPING_TOPIC, facts)
 
 
 def _norm(gradient: Tensor | None) -> float:
@@ -201,7 +202,7 @@ class ScaledReadings(Observer):
 
     def _conclude(self) -> None:
         scaler, read, place = self._scaler, list(self._read.values()), self._place
-        # Somebody who looks at one gradient of many does not take it for the norm of the step.
+        # Reading one gradient of many is not reading the gradient norm.
         enough = bool(read) and 2 * len(read) >= len(self._left)
         self._forget()
         self._scaler = None
@@ -217,7 +218,7 @@ class ScaledReadings(Observer):
             "norm": norm,
             "true_norm": norm / scale,
         }
-        self.evidence.tell(
+        self.evidence.record(
             SCALED_READING_TOPIC, facts if place is None else facts | {"place": place}
         )
 

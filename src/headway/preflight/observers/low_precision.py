@@ -21,7 +21,7 @@ from headway.torch_adapters.compat import find_aliases
 
 AUTOCAST_TOPIC = "autocast"
 AUTOCAST_LOOKS = (2, 10)
-"""Steps after which it is told."""
+"""Steps after which it is reported."""
 _LOW = (torch.bfloat16, torch.float16)
 
 
@@ -107,13 +107,13 @@ class AutocastWork(Observer):
     def step_ended(self, optimizer: Optimizer) -> None:
         self._steps += 1
         if self._steps in AUTOCAST_LOOKS:
-            self._tell()
+            self._report()
 
     def finished(self) -> None:
         if self._steps and self._steps < AUTOCAST_LOOKS[0]:
-            self._tell()
+            self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if not self._entered or not self._ops:
             return
         said = (self._low > 0, self._inside > 0, len(self._regions))
@@ -134,7 +134,7 @@ class AutocastWork(Observer):
         }
         if asked and asked[0].get("place"):
             facts["place"] = asked[0]["place"]
-        self.evidence.tell(AUTOCAST_TOPIC, facts)
+        self.evidence.record(AUTOCAST_TOPIC, facts)
 
 
 # fp16 weights that the optimizer does not hold: copies of fp32 masters, and what reaches those.
@@ -144,7 +144,7 @@ class AutocastWork(Observer):
 
 HALF_COPIES_TOPIC = "half-copies"
 COPIES_EVERY_STEP_UNTIL, COPIES_EVERY, MOST_COPIES = 5, 10, 12
-"""The first steps are all looked at, then every so many, and so many in all."""
+"""The first steps are all inspected, then every n-th; the last value is the maximum in total."""
 
 
 class HalfPrecisionCopies(Observer):
@@ -168,7 +168,7 @@ class HalfPrecisionCopies(Observer):
         self._looks += 1
         zero = [float((gradient == 0).float().mean()) for _, gradient in copies]
         nonzero = max(float(gradient.abs().max()) for _, gradient in copies)
-        self.evidence.tell(
+        self.evidence.record(
             HALF_COPIES_TOPIC,
             {
                 "names": [name for name, _ in copies][:64],
@@ -204,7 +204,7 @@ LOW = (torch.bfloat16, torch.float16)
 MOST_ROUNDING_ELEMENTS = 1 << 23
 """Of one sample."""
 ROUNDING_EVERY_STEP_UNTIL, ROUNDING_EVERY = 6, 5
-"""The first steps are all measured, then every so many."""
+"""The first steps are all measured, then every n-th."""
 _CARRIES = ("kahan", "compens", "residual", "master", "shift")
 """State of optimizers that keep what rounding took away, and add it later."""
 
@@ -262,7 +262,7 @@ class UpdateRounding(Observer):
                 "optimizer": type(optimizer).__name__,
                 "moved": moved_total,
             }
-            self.evidence.tell(ROUNDING_TOPIC, facts)
+            self.evidence.record(ROUNDING_TOPIC, facts)
 
 
 def _low(optimizer: Optimizer) -> list[Tensor]:

@@ -23,7 +23,7 @@ from headway.torch_adapters.rank_group import default_store
 
 SIGNAL = "rank/weights_hash"
 CLOSELY, EVERY = 10, 10
-"""The first steps are all looked at, then every so many."""
+"""The first steps are all inspected, then every n-th."""
 WAITING = 8
 """Steps at most whose checksums are still waited for."""
 _COLLECTIVES = (

@@ -144,7 +144,7 @@ def _data(player: OpReplay) -> tuple[float, ...]:
     return tuple(root.value for root in player.roots)
 
 
-# Can one batch be learned by heart? Asked of a recorded step, on copies of its weights.
+# Tests whether one batch can be overfitted: a recorded step on copies of its weights.
 
 # A model that cannot even memorise one batch is not kept from learning by its data. The tape of
 # the step is played with gradients, and a plain Adam steps on copies; the user's weights stay.
@@ -176,7 +176,7 @@ def overfit_batch(
     steps: int = OVERFIT_STEPS,
     rates: Sequence[float] = OVERFIT_RATES,
 ) -> OverfitResult:
-    """Learn the batch of a tape by heart, on copies. Raises CannotPlay where it cannot be done."""
+    """Overfit the batch of a tape, on copies. Raises CannotReplay if it cannot be replayed."""
     if player.draws:
         raise CannotReplay("its ops draw random numbers")
     best: OverfitResult | None = None
@@ -211,7 +211,7 @@ def _overfit_copies(
             optimizer.step(torch.autograd.grad(total, copies, allow_unused=True))
     finite = [loss for loss in losses if math.isfinite(loss)]
     if not finite:
-        raise CannotReplay("the loss is no number")
+        raise CannotReplay("the loss is not finite")
     return OverfitResult(losses[0], min(finite), len(losses) - 1, rate)
 
 

@@ -58,7 +58,7 @@ class WeightUpdate:
 
     @contextmanager
     def put(self, multiple: float) -> Iterator[None]:
-        """While this lasts, so many times the update is added to the weights before."""
+        """Add this multiple of the update to the previous weights inside the block."""
         try:
             for parameter, before, after in self._weights():
                 parameter.data.copy_(_between(before, after, multiple))
@@ -135,9 +135,9 @@ def run_trial(
 
     start = at(0.0)
     if not math.isfinite(start):
-        raise CannotReplay("the loss is no number")
+        raise CannotReplay("the loss is not finite")
     if recorded is not None and abs(start - recorded) > _tolerance(player, recorded):
-        raise CannotReplay("the recorded loss does not come out again")
+        raise CannotReplay("replaying the step gives another loss")
     fine = torch.finfo(torch.float32).eps
     trial = UpdateTrial(
         start, max(4 * fine, player.resolution / ROUNDED_AWAY) * max(abs(start), 1e-12)
@@ -209,7 +209,7 @@ LONGEST_GAP = 50
 
 
 MOST_LOSSES = 64
-"""Losses told with a trial; of more, evenly spread ones."""
+"""Maximum number of losses reported with a trial, evenly spread."""
 
 
 TASK_LOSSES = find_aliases(
@@ -265,16 +265,16 @@ def locate_own_step(optimizer: Optimizer) -> dict[str, Any] | None:
 
 
 def take_loss_series(watched: WatchedOptimizer) -> dict[str, Any]:
-    """The losses since the last trial, which are told once."""
+    """The losses since the last trial, each reported once."""
     losses, tasks = watched.losses, watched.tasks
     watched.losses, watched.tasks = [], []
-    told = to_floats(losses)
-    finite = [value for value in told if math.isfinite(value)]
+    values = to_floats(losses)
+    finite = [value for value in values if math.isfinite(value)]
     return {
         "since": _thin_evenly(finite),
         "tasks": _thin_evenly([value for value in to_floats(tasks) if math.isfinite(value)]),
-        "bad_losses": len(told) - len(finite),
-        "steps": len(told),
+        "bad_losses": len(values) - len(finite),
+        "steps": len(values),
     }
 
 

@@ -43,11 +43,11 @@ MOST_WEIGHTS = 200_000_000
 MOST_BACKWARDS = 256
 """Losses of one step that are remembered."""
 OBJECTIVES = 3
-"""So many times it is told what the loss is made of."""
+"""Maximum number of reports on the components of the loss."""
 
 
 OVERFIT = "overfit"
-"""The topic of a batch learned by heart."""
+"""The topic of overfitting one batch."""
 LEARNED = 0.1
 """Of a loss that starts above 0, so much may be left of a batch that was learned."""
 
@@ -57,7 +57,7 @@ class UpdateTrials(Observer):
 
     functions = TASK_LOSSES
     memorise: ClassVar[bool] = False
-    """Whether to try to learn the batch of the first trial by heart (topic `overfit`)."""
+    """Whether to overfit the batch of the first trial (topic `overfit`)."""
 
     def start(self) -> None:
         self.tape = OpRecorder()
@@ -113,7 +113,7 @@ class UpdateTrials(Observer):
         self._in_step = False
         if self._writing is not None:
             self._writing.end()
-            self._tell_lost(self._writing)
+            self._report_lost(self._writing)
         watched = self._of(optimizer)
         self._take_losses(watched)
         if watched.update is not None:
@@ -135,18 +135,20 @@ class UpdateTrials(Observer):
             self._writing.end()
         tried = any(item.tried for item in self._watched.values())
         if not tried and not self._said:
-            self._unavailable("no step was made that moved a weight")
+            self._unavailable("no step changed a weight")
         for watched in self._watched.values():
             if tried and watched.losses:
-                self.evidence.tell("trial", {"number": watched.number, **take_loss_series(watched)})
+                self.evidence.record(
+                    "trial", {"number": watched.number, **take_loss_series(watched)}
+                )
 
-    def _tell_lost(self, writing: WeightWrites) -> None:
+    def _report_lost(self, writing: WeightWrites) -> None:
         lost = list(writing.lost())
         if lost and "lost-write" not in self._told_once:
             self._told_once.add("lost-write")
             names = [self.script.name_of(weight) or "" for weight, _ in lost]
             facts = {"weights": names[:LISTED], "count": len(lost), "place": lost[0][1]}
-            self.evidence.tell("lost-write", facts)
+            self.evidence.record("lost-write", facts)
 
     # Losses.
 
@@ -245,9 +247,11 @@ class UpdateTrials(Observer):
     def _unavailable(self, why: str) -> None:
         if why not in self._said:
             self._said.add(why)
-            self.evidence.unavailable("trial", f"no update could be tried: {why}")
+            self.evidence.unavailable("trial", f"no update could be tested: {why}")
             if self._objectives == 0:
-                self.evidence.unavailable("objective", f"the loss could not be taken apart: {why}")
+                self.evidence.unavailable(
+                    "objective", f"the loss could not be split into components: {why}"
+                )
 
     def _keep_gradients(self) -> None:
         known = list(self._watched.values())
@@ -288,12 +292,12 @@ class UpdateTrials(Observer):
         try:
             player, scale, recorded = self._played(watched)
             trial = run_trial(player, update, scale, recorded)
-            self._tell(watched, update, trial, scale)
+            self._report(watched, update, trial, scale)
             if (self.memorise or self.script.overfit) and watched.tried == 1:
                 self._memorise(player, update, scale)
             if self._objectives < OBJECTIVES and self._backwards:
                 self._objectives += 1
-                self._tell_objective(update, scale)
+                self._report_objective(update, scale)
         except CannotReplay as why:
             self._unavailable(str(why))
         except (RuntimeError, TypeError, NotImplementedError) as error:  # an op that cannot
@@ -310,11 +314,11 @@ class UpdateTrials(Observer):
             self._player = (player, scale, recorded)
             return self._player
         if self._player is None:
-            raise CannotReplay(self.tape.trouble or "no backward pass was seen before it")
+            raise CannotReplay(self.tape.trouble or "no backward pass was recorded before it")
         player, scale, _ = self._player  # another optimizer has stepped on the same loss
         return player, scale, None
 
-    def _tell(
+    def _report(
         self, watched: WatchedOptimizer, update: WeightUpdate, trial: UpdateTrial, scale: float
     ) -> None:
         sizes = update.sizes()
@@ -347,9 +351,9 @@ class UpdateTrials(Observer):
         }
         watched.last_rate = lr
         watched.tried += 1
-        self.evidence.tell("trial", facts)
+        self.evidence.record("trial", facts)
 
-    def _tell_objective(self, update: WeightUpdate, scale: float) -> None:
+    def _report_objective(self, update: WeightUpdate, scale: float) -> None:
         with update.put(0.0):
             facts = describe_objective(
                 self.tape, [item.roots for item in self._backwards], self._calls, scale
@@ -370,7 +374,7 @@ class UpdateTrials(Observer):
             "maximize": optimizer_setup.describe_settings(self._current(update))["maximize"],
             "place": places[-1],
         }
-        self.evidence.tell("objective", facts)
+        self.evidence.record("objective", facts)
 
     def _own_line(self, optimizer: Optimizer) -> dict[str, Any] | None:
         found: dict[str, Any] | None = None if self._writing is None else self._writing.line
@@ -381,7 +385,7 @@ class UpdateTrials(Observer):
             with update.put(0.0):
                 found = overfit_batch(player, update.parameters)
         except CannotReplay as why:
-            self.evidence.unavailable(OVERFIT, f"one batch could not be learned by heart: {why}")
+            self.evidence.unavailable(OVERFIT, f"overfitting one batch could not be tested: {why}")
             return
         facts: dict[str, Any] = {
             "start": found.start / scale,
@@ -389,10 +393,10 @@ class UpdateTrials(Observer):
             "share": found.share,
         }
         facts["learned"] = found.share < LEARNED
-        self.evidence.tell(OVERFIT, {**facts, "steps": found.steps, "rate": found.rate})
+        self.evidence.record(OVERFIT, {**facts, "steps": found.steps, "rate": found.rate})
 
     def _current(self, update: WeightUpdate) -> Optimizer:
         for watched in self._watched.values():
             if watched.update is update:
                 return watched.optimizer
-        raise CannotReplay("the optimizer is gone")
+        raise CannotReplay("the optimizer no longer exists")

@@ -170,7 +170,7 @@ class LabelCopy(Observer):
         others = torch.cat([likeness[:best], likeness[best + 1 :]])
         varied = int((columns.std(dim=0) > 0).sum())
         one_hot = _one_hot(columns, labels, values) if classes and len(values) > 2 else []
-        self.evidence.tell(
+        self.evidence.record(
             "label-copy",
             {
                 "classes": len(values) if classes else None,
@@ -218,15 +218,15 @@ def _one_hot(columns: Tensor, labels: Tensor, values: Tensor) -> list[int]:
 
 # Whether a model is validated on rows it was trained on.
 
-# Rows are told by a hash of their content. Validation is a forward in eval mode without a graph;
-# every model is looked at by itself, so that the folds of a cross validation stay apart.
+# Rows are identified by a hash of their content. Validation is a forward in eval mode without a
+# graph; every model is looked at by itself, so that the folds of a cross validation stay apart.
 
 MOST_SHARED_ROWS = 60_000
 MOST_SHARED_BYTES = 1 << 18
 """Of a row."""
 FEWEST_ELEMENTS = 4
 RECENT = 200
-"""Training rows by which it is told whether there are still new ones."""
+"""Recent training rows that show whether new ones still appear."""
 
 
 @dataclass(slots=True)
@@ -272,7 +272,7 @@ class SharedRows(Observer):
         for module, seen in self._models.values():
             if not seen.validated or not seen.repeats:
                 continue
-            self.evidence.tell(
+            self.evidence.record(
                 "shared-rows",
                 {
                     "module": self.script.path_of(module),

@@ -53,7 +53,7 @@ def find_named_sizes(frame: FrameType) -> dict[str, int]:
 
 
 def _options(name: str, value: Any, depth: int) -> Iterator[Mapping[Any, Any]]:
-    """The attributes or items of what may be somebody's options, and of options among them."""
+    """The attributes or items of what may be options of the script, including nested ones."""
     if isinstance(value, type) or not (_OPTIONS.search(name) or _is_plain_record(value)):
         return
     held = _held(value)
@@ -236,9 +236,9 @@ class BatchSizes(Observer):
         world = 1
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             world = torch.distributed.get_world_size()
-        told = [size // world for name, size in named.items() if is_batch_size(name)]
+        sizes = [size // world for name, size in named.items() if is_batch_size(name)]
         found = [(taken.size or 0, "the loader's batch_size")]
-        found.append((min((size for size in told if size >= 8), default=0), "the script"))
+        found.append((min((size for size in sizes if size >= 8), default=0), "the script"))
         size, whence = max(found)
         return (size, whence) if size >= 8 else (None, "")
 
@@ -260,7 +260,7 @@ class BatchSizes(Observer):
                 continue
             fed_rows, meant, whence = max(taken.collapsed, default=(0, 0, ""))
             loader = next((item for item in loaders if id(item) == at), None)
-            self.evidence.tell(
+            self.evidence.record(
                 "batch-size",
                 {
                     "collapsed": len(taken.collapsed),
@@ -269,7 +269,7 @@ class BatchSizes(Observer):
                     "meant": meant,
                     "whence": whence,
                     "drawn": taken.drawn,
-                    # A second loader that was given a size of its own is somebody's wish.
+                    # A second loader that was given a size of its own is intended.
                     "wanted": others_whole and not taken.unsized and fed_rows == taken.size,
                     "place": self._line(loader, taken),
                     "first_step": taken.first,
@@ -277,7 +277,7 @@ class BatchSizes(Observer):
             )
 
     def _line(self, loader: Any, taken: LoaderBatches) -> dict[str, Any] | None:
-        """Where the samples are lost: as far up as it can be told."""
+        """Where the samples are lost: as far up as is known."""
         if loader is None or taken.drawn is None or not taken.collapsed:
             return taken.place
         if taken.size is not None and taken.drawn * 4 <= taken.size:
@@ -331,12 +331,12 @@ class WorkerSeeds(Observer):
         self._put_back()
         for folder, workers, place in self._folders:
             with suppress(OSError):
-                self._tell(folder, workers, place)
+                self._report(folder, workers, place)
             shutil.rmtree(folder, ignore_errors=True)
         if self._alone and not self._folders:
             self.evidence.unavailable(WORKER_SEEDS_TOPIC, "no loader has two workers or more")
 
-    def _tell(self, folder: str, workers: int, place: dict[str, Any] | None) -> None:
+    def _report(self, folder: str, workers: int, place: dict[str, Any] | None) -> None:
         notes = read_notes(folder)
         shared = []
         for name, states in notes.items():
@@ -346,6 +346,6 @@ class WorkerSeeds(Observer):
             if twins and used:
                 shared.append(name)
         facts = {"workers": workers, "seen": max(map(len, notes.values()), default=0)}
-        self.evidence.tell(
+        self.evidence.record(
             WORKER_SEEDS_TOPIC, {**facts, "shared": shared, "place": place, "first_step": 0}
         )

@@ -27,7 +27,7 @@ from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.frames import is_installed_file
 from headway.torch_adapters.nested_state import map_tensors
 
-# In which order a batch lies in the data it was taken from, and who seeds that order.
+# The order of a batch's rows in its data, and which line seeds that order.
 
 # A loop that makes its batches with numpy or in an iterator of its own tells nobody which rows it
 # took. They are looked up in the arrays that the script's variables, or their attributes, hold.
@@ -38,7 +38,7 @@ MOST_SOUGHT = 16
 
 
 def find_order(frames: Iterable[FrameType], batch: Tensor) -> str | None:
-    """`own` where the batch lies in the data row after row, `mixed` where it does not."""
+    """`own` if the batch's rows are consecutive in the data, otherwise `mixed`."""
     rows = _array(batch)
     if rows is None or len(rows) < 3:
         return None
@@ -181,7 +181,7 @@ class EpochOrder(Observer):
         if why is None:
             return
         self._told.add(key)
-        self.evidence.tell(
+        self.evidence.record(
             "epoch-order",
             {
                 "how": "loader",
@@ -244,21 +244,21 @@ class EpochOrder(Observer):
         for stream in self._streams.values():
             period = _period(stream.picked)
             if period is not None and not stream.ascending:
-                self._tell_own("indices", period, stream.first, stream.place)
+                self._report_own("indices", period, stream.first, stream.place)
                 return
         period = _period(self._fed)
         if period is not None and not self._streams and self._permuted:
-            self._tell_own("content", period, 0, self._seeds)
+            self._report_own("content", period, 0, self._seeds)
         if self._now and not self._told:
             kinds = {item.kind for item in self._last.values()}
             facts = {"how": "loader", "kind": "sequential" if kinds == {"sequential"} else "varied"}
             place = next((item.place for item in self._last.values()), None)
-            self.evidence.tell("epoch-order", {**facts, "place": place, "first_step": 0})
+            self.evidence.record("epoch-order", {**facts, "place": place, "first_step": 0})
 
-    def _tell_own(self, how: str, period: int, first: int, place: dict[str, Any] | None) -> None:
+    def _report_own(self, how: str, period: int, first: int, place: dict[str, Any] | None) -> None:
         facts = {"how": how, "kind": "shuffled", "why": "the same indices"}
         more = {"batches": period, "first_step": first, "place": place}
-        self.evidence.tell("epoch-order", {**facts, **more})
+        self.evidence.record("epoch-order", {**facts, **more})
 
     def step_ended(self, optimizer: Any) -> None:
         given, self._looked_at = self._looked_at, None

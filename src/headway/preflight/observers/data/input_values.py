@@ -140,7 +140,7 @@ class InputValues(Observer):
         if not any(p.requires_grad for p in module.parameters()):
             return
         if data.shape[0] == 0:
-            self._tell_empty("the model received", tuple(data.shape))
+            self._report_empty("the model received", tuple(data.shape))
         if self._due():
             self._compare(module, data)
 
@@ -171,13 +171,13 @@ class InputValues(Observer):
     def batch_drawn(self, loader: Any, batch: Any) -> None:
         self._collate = getattr(loader, "collate_fn", None)
         if nonfinite_scan.batch_size(batch) == 0:
-            self._tell_empty("the loader returned", ())
+            self._report_empty("the loader returned", ())
 
-    def _tell_empty(self, what: str, shape: tuple[int, ...]) -> None:
+    def _report_empty(self, what: str, shape: tuple[int, ...]) -> None:
         if not self._empty:
             self._empty = True
             facts = {"what": what, "shape": list(shape), "place": self.script.place()}
-            self.evidence.tell("empty-batch", facts)
+            self.evidence.record("empty-batch", facts)
 
     # The end.
 
@@ -185,17 +185,17 @@ class InputValues(Observer):
         for seen in self._layers.values():
             if seen.elements:
                 name = "the first weights"
-                self._tell_scale(self.script.path_of(seen.module) if seen.module else name, seen)
+                self._report_scale(self.script.path_of(seen.module) if seen.module else name, seen)
         for fed in self._fed.values():
-            self._tell_variety(fed)
+            self._report_variety(fed)
         if not self._empty and self._fed:
-            self.evidence.tell("empty-batch", {})
+            self.evidence.record("empty-batch", {})
 
-    def _tell_scale(self, name: str, seen: LayerInputs) -> None:
+    def _report_scale(self, name: str, seen: LayerInputs) -> None:
         mean, square = seen.total / seen.elements, seen.squares / seen.elements
         if not (math.isfinite(mean) and math.isfinite(square)):
             return
-        self.evidence.tell(
+        self.evidence.record(
             "input-scale",
             {
                 "module": name,
@@ -213,11 +213,11 @@ class InputValues(Observer):
             },
         )
 
-    def _tell_variety(self, fed: ModelInputs) -> None:
+    def _report_variety(self, fed: ModelInputs) -> None:
         if not fed.comparable or fed.low is None or fed.high is None or not fed.features:
             return
         varying = int((fed.high != fed.low).sum())
-        self.evidence.tell(
+        self.evidence.record(
             "input-variety",
             {
                 "place": fed.place,
@@ -322,7 +322,7 @@ def _has_bad(tensors: list[Tensor]) -> bool:
         )
 
 
-# How often the training has seen its samples: data that come once cannot be learned by heart.
+# How often samples repeat: data that occur once cannot be memorised.
 
 DATA_PASSES_SIGNAL = "data_passes"
 MOST_REPEATED_ROWS = 50_000

@@ -61,7 +61,7 @@ class LabelCounts:
     changes: int = 0
     """Neighbours in a batch with different labels …"""
     neighbours: int = 0
-    """… of so many."""
+    """Number of neighbours compared."""
     padding: Padding = field(default_factory=Padding)
     early: list[SampleFit] = field(default_factory=list)
     late: deque[SampleFit] = field(default_factory=lambda: deque(maxlen=FITS_KEPT))
@@ -151,7 +151,7 @@ class Labels(Observer):
         result = call.result
         if isinstance(result, Tensor) and result.numel() and not bool(result.isfinite().all()):
             facts = {"what": f"{call.name} received", "place": self.script.place()}
-            self.evidence.tell("empty-batch", facts)
+            self.evidence.record("empty-batch", facts)
 
     def _vary(self, tally: LabelCounts, target: Tensor) -> None:
         """Whether targets that come from the data differ at all."""
@@ -327,17 +327,17 @@ class Labels(Observer):
         for tally in self._tallies.values():
             about = {"place": tally.place, "loss": tally.loss, "first_step": tally.first}
             if tally.counts and not tally.contrastive:
-                self._tell_labels(tally, about)
+                self._report_labels(tally, about)
             if tally.elements:
-                self._tell_targets(tally, about)
+                self._report_targets(tally, about)
             if tally.drawn:
                 facts = {"batches": tally.drawn, "samples": tally.drawn_samples}
                 varying = {"varying": int(tally.low != tally.high)}
-                self.evidence.tell("target-variety", {**about, **facts, **varying})
+                self.evidence.record("target-variety", {**about, **facts, **varying})
 
-    def _tell_labels(self, tally: LabelCounts, about: dict[str, Any]) -> None:
+    def _report_labels(self, tally: LabelCounts, about: dict[str, Any]) -> None:
         counts = dict(sorted(tally.counts.items(), key=lambda item: -item[1])[:20])
-        self.evidence.tell(
+        self.evidence.record(
             "labels",
             {
                 **about,
@@ -357,13 +357,13 @@ class Labels(Observer):
             fitted = SampleFit.summary(tally.early, list(tally.late), tally.counts, tally.classes)
             alone = {"steps": self._effect.steps, "alone": tally.alone / max(tally.calls, 1)}
             effect, twice = self._effect.facts(), self._contradictions.facts()
-            self.evidence.tell("sample-fit", {**about, **fitted, **alone, **effect, **twice})
+            self.evidence.record("sample-fit", {**about, **fitted, **alone, **effect, **twice})
 
-    def _tell_targets(self, tally: LabelCounts, about: dict[str, Any]) -> None:
+    def _report_targets(self, tally: LabelCounts, about: dict[str, Any]) -> None:
         mean = tally.total / tally.elements
         square = tally.squares / tally.elements
         predicted = tally.predicted / max(tally.predictions, 1)
-        self.evidence.tell(
+        self.evidence.record(
             "targets",
             {
                 **about,

@@ -158,14 +158,14 @@ class BalanceLosses(Observer):
         self._chosen.clear()
 
     def finished(self) -> None:
-        told: list[Any] = []
+        reported: list[Any] = []
         for course in self._courses.values():
-            if course.is_gamed() and course.place not in told:
-                told.append(course.place)
-                self._tell(course)
+            if course.is_gamed() and course.place not in reported:
+                reported.append(course.place)
+                self._report(course)
 
-    def _tell(self, course: BalanceTrend) -> None:
-        self.evidence.tell(
+    def _report(self, course: BalanceTrend) -> None:
+        self.evidence.record(
             COMPONENT_TOPIC,
             {
                 "kind": "gamed",
@@ -229,7 +229,7 @@ class LinearScores(Observer):
         pulls = [_classes_last(item, node) for item, node in zip(found, ends, strict=True)]
         if all(map(_pulls_one_of_each_row, pulls)):
             self._told = True
-            self.evidence.tell(
+            self.evidence.record(
                 SCORES_TOPIC,
                 {
                     "function": "loss",

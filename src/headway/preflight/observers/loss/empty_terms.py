@@ -29,8 +29,8 @@ from headway.torch_adapters.loss_graph import add_note, find_sums, take_note
 # Under which condition a line runs, as far as the source tells: what the data are, or a setting.
 
 # A loss function that finds nothing to compare gives back a 0 (`if not pairs.any(): return
-# zeros`): that depends on the data. A part that somebody has switched off gives one as well: on a
-# setting.
+# zeros`): that depends on the data. A disabled part also returns 0: that
+# depends on a setting.
 
 _TIME = re.compile(r"epoch|step|iter|warm|start|begin|phase|stage|\bit\b|\bi\b|burn|anneal|ramp")
 _OF_SETTINGS = {"get", "getattr", "hasattr", "isinstance", "callable", "is_available", "type"}
@@ -117,7 +117,7 @@ def _set_to(name: ast.Name, tree: SourceTree) -> Iterator[ast.AST]:
             yield other.value
 
 
-# Terms of the loss that are nothing but a 0 somebody made: `return torch.zeros(())`.
+# Loss terms that are a newly created 0: `return torch.zeros(())`.
 
 # A loss function that finds nothing to compare gives back a fresh 0. Now and then that is as it
 # should be; at every step it means that the term is never computed at all. A fresh 0 is followed
@@ -126,7 +126,7 @@ def _set_to(name: ast.Name, tree: SourceTree) -> Iterator[ast.AST]:
 TOPIC = "loss-component"
 SEEN = "empty-terms"
 EMPTY_TERM_STEPS = 50
-"""So many steps it must have been a fresh 0, and never anything else."""
+"""Number of steps for which a term must be a new 0, and nothing else."""
 MOST_SITES, MOST_ZEROS = 256, 512
 
 _MADE = (
@@ -153,7 +153,7 @@ class EmptyTermSite:
     steps: int = 0
     alive: bool = False
     """Something else came there as well."""
-    told: bool = False
+    reported: bool = False
 
 
 class EmptyTerms(Observer):
@@ -228,7 +228,7 @@ class EmptyTerms(Observer):
         if len(self._sites) >= MOST_SITES and key not in self._sites:
             return
         site = self._sites.setdefault(key, EmptyTermSite(made, self.script.step))
-        if not site.alive and not site.told:
+        if not site.alive and not site.reported:
             waiting = take_note(result.grad_fn, SEEN) or []
             self._pending |= add_note(result, SEEN, [*waiting, key])
 
@@ -244,15 +244,15 @@ class EmptyTerms(Observer):
     def step_ended(self, optimizer: Optimizer) -> None:
         self._zeros.clear()
         for site in self._sites.values():
-            self._tell(site)
+            self._report(site)
 
-    def _tell(self, site: EmptyTermSite) -> None:
-        if site.told or site.alive or site.steps < EMPTY_TERM_STEPS:
+    def _report(self, site: EmptyTermSite) -> None:
+        if site.reported or site.alive or site.steps < EMPTY_TERM_STEPS:
             return
         # It has come at some steps only, and nothing else at the others: they have other losses.
         if site.steps < 0.9 * (self.script.step + 1 - site.first):
             return
-        site.told = True
+        site.reported = True
         scalar = Scalar(None, torch.empty(0), "zeros", site.levels, True)
         name = choose_names([[scalar]])[0]
         self.evidence.value(f"loss/{name}", 0.0)
@@ -264,7 +264,7 @@ class EmptyTerms(Observer):
             "on_data": depends_on_data(site.levels),
             "place": _place(site.levels),
         }
-        self.evidence.tell(TOPIC, facts)
+        self.evidence.record(TOPIC, facts)
 
 
 def _may_live(item: Any) -> bool:

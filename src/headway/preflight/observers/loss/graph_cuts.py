@@ -25,7 +25,7 @@ from headway.torch_adapters.nested_state import find_tensors
 
 ROOT_TOPIC = "backward-root"
 MOST = 3
-"""Times a loss without a graph is told of."""
+"""Maximum number of reports of a loss without a graph."""
 CLOSE = 3
 """Steps whose whole graph is followed down to the parameters."""
 _NEW = ("tensor", "as_tensor", "asarray")
@@ -126,12 +126,12 @@ class BackwardRoots(Observer):
         self._reached = self._reached or reached > 0
         facts = self._facts(roots) | {"graph": not bare, "reached": reached}
         if bare:
-            self._tell(facts)
+            self._report(facts)
         elif not reached:
             self._last = facts
         elif self._first:
             self._first = False
-            self.evidence.tell(ROOT_TOPIC, facts)
+            self.evidence.record(ROOT_TOPIC, facts)
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
         if self._reached:
@@ -141,9 +141,9 @@ class BackwardRoots(Observer):
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if not self._reached and all(p.grad is None for p in parameters):
             if self._last is not None:
-                self._tell(self._last)
+                self._report(self._last)
             elif not self._backwards and any(self._forwards.values()):
-                self._tell(self._facts(()) | {"graph": False, "backward": False, "reached": 0})
+                self._report(self._facts(()) | {"graph": False, "backward": False, "reached": 0})
         self._forget()
         self._cuts.clear()
 
@@ -151,12 +151,12 @@ class BackwardRoots(Observer):
         if "Inference tensors cannot be saved" in str(error):
             place = self.script.place() or self._forward_place
             self._forwards["inference"] += 1
-            self._tell(self._facts(()) | {"graph": False, "reached": 0, "place": place})
+            self._report(self._facts(()) | {"graph": False, "reached": 0, "place": place})
 
-    def _tell(self, facts: dict[str, Any]) -> None:
+    def _report(self, facts: dict[str, Any]) -> None:
         self._told += 1
         if self._told <= MOST:
-            self.evidence.tell(ROOT_TOPIC, facts)
+            self.evidence.record(ROOT_TOPIC, facts)
 
     def _facts(self, roots: Sequence[Tensor]) -> dict[str, Any]:
         cut = self._who_cut(roots)
@@ -175,7 +175,7 @@ class BackwardRoots(Observer):
 
     def _who_cut(self, roots: Sequence[Tensor]) -> tuple[str, dict[str, Any] | None] | None:
         """The call that made the root itself, or else the last one that left the graph."""
-        # A graph that leads to no parameter ends at a leaf somebody made.
+        # A graph without parameters ends at another leaf.
         ends = [*roots, *find_leaves(roots)] if len(self._cuts) else roots
         made = [
             (name, place)
@@ -213,8 +213,8 @@ class BackwardRoots(Observer):
 
 # For the first steps every call is looked at that is given something with a graph and gives
 # something without: `detach`, `.data`, `numpy`, `tolist`, `argmax`, anything under `no_grad`. When
-# an optimizer is about to step and some of its parameters have no gradient, the call is told that
-# their graph led into.
+# an optimizer is about to step and some of its parameters have no gradient, the call is reported
+# that their graph led into.
 
 CUT_TOPIC = "graph-cut"
 STEPS = 3
@@ -321,7 +321,7 @@ class GraphCuts(Observer):
         held = [p for group in optimizer.param_groups for p in group["params"]]
         missing = {id(p): p for p in held if p.requires_grad and p.grad is None}
         if missing and len(missing) < len(held):
-            self._tell(missing)
+            self._report(missing)
 
     def step_ended(self, optimizer: Optimizer) -> None:
         self._in_step = False
@@ -333,7 +333,7 @@ class GraphCuts(Observer):
         self.every_function = False
         self._forget()
 
-    def _tell(self, missing: dict[int, Tensor]) -> None:
+    def _report(self, missing: dict[int, Tensor]) -> None:
         found: list[tuple[int, int, _Cut, list[Tensor]]] = []
         for cut in self._cuts.values():
             behind = {id(leaf) for leaf in _leaves(cut.sources)}
@@ -348,7 +348,7 @@ class GraphCuts(Observer):
         if key in self._told or cut.place is None:
             return
         self._told.add(key)
-        self.evidence.tell(
+        self.evidence.record(
             CUT_TOPIC,
             {
                 "function": cut.name,

@@ -34,7 +34,7 @@ EARLY = 4
 AGAIN = 4
 """… and when a number that moves is added to a loss later on …"""
 MOST_STEPS = 16
-"""… up to so many for one line."""
+"""… up to this many for one line."""
 SURE, AT_THE_END = 3, 2
 MOVES = 1e-3
 """How much a value must have changed, relative to its size."""
@@ -87,7 +87,7 @@ class GraphlessTermSite:
     steps: int = 0
     first: int = 0
     mark: GraphCutMark | None = None
-    told: bool = False
+    reported: bool = False
 
     def moves(self) -> bool:
         low, high = min(self.values), max(self.values)
@@ -232,7 +232,7 @@ class GraphlessTerms(Observer):
         if len(self._sites) >= 256 and key not in self._sites:
             return
         site = self._sites.setdefault(key, GraphlessTermSite(first=self.script.step))
-        if site.told:
+        if site.reported:
             return
         site.values = [*site.values[-15:], value]
         if not self.every_function:
@@ -274,7 +274,7 @@ class GraphlessTerms(Observer):
                 for node in find_sums(root.grad_fn):
                     for key in take_note(node, SEEN) or ():
                         self._sites[key].steps += 1
-                        self._tell(self._sites[key], SURE)
+                        self._report(self._sites[key], SURE)
         self._marks.clear()
         self._reads.clear()
         self._visits.clear()
@@ -293,18 +293,18 @@ class GraphlessTerms(Observer):
 
     def finished(self) -> None:
         for site in self._sites.values():
-            self._tell(site, AT_THE_END)
+            self._report(site, AT_THE_END)
 
-    def _tell(self, site: GraphlessTermSite, enough: int) -> None:
+    def _report(self, site: GraphlessTermSite, enough: int) -> None:
         mark = site.mark
-        if site.told or mark is None or site.steps < enough or not site.moves():
+        if site.reported or mark is None or site.steps < enough or not site.moves():
             return
-        site.told = True
+        site.reported = True
         name = "term"
         if mark.levels:
             scalar = Scalar(None, torch.empty(0), mark.op, mark.levels, True)
             name = choose_names([[scalar]])[0]
-        self.evidence.tell(
+        self.evidence.record(
             TOPIC,
             {
                 "kind": "detached",

@@ -27,8 +27,8 @@ from headway.torch_adapters.nested_state import find_tensors
 
 # Calls of torch's loss functions: what they were given, if what they gave is trained on.
 
-# What is seen of a call is noted on the graph of its result and told when a backward pass reaches
-# it, so that losses of validation and logging tell nothing. A call that raised is told, too.
+# Facts about a call are noted on the graph of its result and reported when a backward pass reaches
+# it, so that losses for validation and logging are ignored. A call that raised is reported too.
 
 TOPIC = "loss-call"
 MOST_LOSS_CALLS = 3
@@ -50,7 +50,7 @@ class LossCalls(Observer):
         self._pending = False
 
     def function_begins(self, call: TorchCall) -> None:
-        self._tell_raised("")
+        self._report_raised("")
         given = LossArguments.of(call)
         if given is None or not torch.is_grad_enabled():
             return
@@ -87,16 +87,16 @@ class LossCalls(Observer):
         for node in formula_nodes(roots):
             facts = take_note(node, TOPIC)
             if facts is not None:
-                self.evidence.tell(TOPIC, facts)
+                self.evidence.record(TOPIC, facts)
 
     def crashed(self, error: BaseException) -> None:
-        self._tell_raised(f"{type(error).__name__}: {error}")
+        self._report_raised(f"{type(error).__name__}: {error}")
 
-    def _tell_raised(self, error: str) -> None:
+    def _report_raised(self, error: str) -> None:
         """A call that began and did not end has raised, whether or not the script minded."""
         facts, self._open = self._open, None
         if facts is not None:
-            self.evidence.tell(TOPIC, facts | {"raised": True, "error": error[:200]})
+            self.evidence.record(TOPIC, facts | {"raised": True, "error": error[:200]})
 
 
 def _plain(given: LossArguments) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _plain(given: LossArguments) -> dict[str, Any]:
     }
 
 
-def _describe_call(given: LossArguments, scene: ScriptContext) -> dict[str, Any]:
+def _describe_call(given: LossArguments, script: ScriptContext) -> dict[str, Any]:
     prediction, target = given.prediction, given.target
     facts: dict[str, Any] = {
         "function": given.function,
@@ -131,23 +131,23 @@ def _describe_call(given: LossArguments, scene: ScriptContext) -> dict[str, Any]
         facts["target"] |= outside_of((0.0, 1.0), target, masked=masked)
     elif given.function in ELEMENTWISE and (reach := find_value_range(prediction)) is not None:
         facts["target"] |= outside_of(reach.ends, target, masked=masked)
-        facts["bounded"] = bounded_by(reach, scene)
+        facts["bounded"] = bounded_by(reach, script)
     return facts
 
 
 def outside_of(ends: tuple[float, float], target: Tensor, *, masked: bool) -> dict[str, Any]:
-    """What is told of targets that should lie in a range."""
+    """Facts about targets that should be in a range."""
     share = facts_of.share_outside(target, *ends, masked=masked)
     return {"reach": [max(ends[0], -1e300), min(ends[1], 1e300)], "outside_share": share}
 
 
-def bounded_by(reach: ValueRange, scene: ScriptContext) -> dict[str, Any]:
-    """What is told of the activation that bounds an output."""
+def bounded_by(reach: ValueRange, script: ScriptContext) -> dict[str, Any]:
+    """Facts about the activation that bounds an output."""
     layer = read_note(reach.node, "made_in")
     if layer is None:
         made_at = read_note(reach.node, "made_at")
     else:
-        made_at = find_only_line(scene, rf"\b{layer}\(")
+        made_at = find_only_line(script, rf"\b{layer}\(")
     return {"made_by": reach.made_by, "made_at": made_at}
 
 
@@ -226,14 +226,14 @@ def _feeds_embedding(leaf: Tensor, start: Any) -> bool:
 
 # Losses written by hand: differences, products and softmaxes on the way to what is trained on.
 
-# Notes wait on the graph, as those of `loss_calls.py` do, and are told when a backward pass finds
-# them in its loss formula; a softmax inside the model is not in it.
+# Notes wait on the graph, as those of `loss_calls.py` do, and are reported when a backward pass
+# finds them in its loss formula; a softmax inside the model is not in it.
 
 FORMULA, SOFTMAX = "loss-formula", "loss-softmax"
 STEPS = 5
 """Steps that are looked at: a formula does not change."""
 MOST_FORMULA_CALLS = 3
-"""Times one line is told of."""
+"""Maximum number of reports for one line."""
 _DIFFERENCES = ("sub", "subtract", "__sub__", "__rsub__", "rsub")
 _PRODUCTS = ("mul", "multiply", "__mul__", "__rmul__")
 _SOFTMAXES = ("softmax", "log_softmax")
@@ -279,13 +279,13 @@ class LossFormulas(Observer):
             for topic in (FORMULA, SOFTMAX):
                 facts = take_note(node, topic)
                 if facts is not None:
-                    self._tell(topic, facts)
+                    self._report(topic, facts)
 
-    def _tell(self, topic: str, facts: dict[str, Any]) -> None:
+    def _report(self, topic: str, facts: dict[str, Any]) -> None:
         site = f"{topic} {facts['place']}"
         self._told[site] = self._told.get(site, 0) + 1
         if self._told[site] <= MOST_FORMULA_CALLS:
-            self.evidence.tell(topic, facts)
+            self.evidence.record(topic, facts)
 
     def _softmax(self, result: Tensor, name: str) -> None:
         place = self.script.place()
@@ -329,11 +329,11 @@ class LossFormulas(Observer):
 
 
 def _outside(prediction: Tensor, target: Tensor) -> tuple[ValueRange, dict[str, Any]] | None:
-    """What bounds the prediction, and what is told of targets, where any lie outside."""
+    """The range of the prediction, and facts about targets, if some are outside it."""
     if not target.is_floating_point() or prediction.numel() != target.numel():
         return None
     reach = find_value_range(prediction)
     if reach is None:
         return None
-    told = outside_of(reach.ends, target, masked=True)
-    return (reach, told) if told["outside_share"] else None
+    facts = outside_of(reach.ends, target, masked=True)
+    return (reach, facts) if facts["outside_share"] else None

@@ -44,7 +44,7 @@ MOST_SCALARS = 400
 FIRST, THEN = 5, 10
 """The first steps are looked at closely, then every so-many-th."""
 GRADIENTS_FIRST, GRADIENTS_THEN, GRADIENTS_OF = 3, 20, 6
-"""The same for the gradient of each component, of at most so many."""
+"""The same for the gradient of each component, and the maximum number of components."""
 UNSURE = 100
 """Steps with a weight of 0 that is not seen to be a fixed number …"""
 SURE = 3
@@ -64,9 +64,9 @@ class LossPart:
     zero: int = 0
     """Steps at which its weight was 0 …"""
     weighed: int = 0
-    """… of so many at which it was known."""
+    """… of the steps at which it was known."""
     fixed: bool = False
-    told: bool = False
+    reported: bool = False
 
 
 class LossComponents(Observer):
@@ -147,7 +147,7 @@ class LossComponents(Observer):
             item.age = 1 << 30
         self._end_step()
         for name, part in self._parts.items():
-            self._tell_weightless(name, part, 2)
+            self._report_weightless(name, part, 2)
         self._idle.finish()
 
     def _look_at(self, root: Tensor) -> None:
@@ -230,7 +230,7 @@ class LossComponents(Observer):
                 if len(self._parts) >= 4 * MOST_COMPONENTS:
                     continue
                 part = self._parts[name] = LossPart(self.script.step, locate_scalar(members[0][1]))
-                self._tell_part(name, part, members)
+                self._report_part(name, part, members)
             part.steps += 1
             weights = [weight for _, _, weight in members]
             if all(weight is not None for weight in weights):
@@ -244,7 +244,7 @@ class LossComponents(Observer):
                         part.place = locate_zero_weight(product.levels, called) or locate_scalar(
                             product
                         )
-                self._tell_weightless(name, part, None)
+                self._report_weightless(name, part, None)
         guard = self.script.launch.guard
         if guard is not None and len(values) > 1:
             guard.session.machine.components(values)
@@ -263,25 +263,25 @@ class LossComponents(Observer):
                 reached.append(node)
         return self._by_node.get(reached[-1])
 
-    def _tell_part(
+    def _report_part(
         self, name: str, part: LossPart, members: Sequence[tuple[LossTerm, Scalar, float | None]]
     ) -> None:
         known = [weight for _, _, weight in members if weight is not None]
         facts = {"kind": "part", "name": name, "place": part.place, "first_step": part.first}
-        self.evidence.tell(TOPIC, facts | ({"weight": known[0]} if known else {}))
+        self.evidence.record(TOPIC, facts | ({"weight": known[0]} if known else {}))
 
-    def _tell_weightless(self, name: str, part: LossPart, ended: int | None) -> None:
-        if part.told or part.zero < part.weighed or not part.weighed:
+    def _report_weightless(self, name: str, part: LossPart, ended: int | None) -> None:
+        if part.reported or part.zero < part.weighed or not part.weighed:
             return
         enough = SURE if part.fixed else UNSURE
         if ended is not None and part.fixed:
             enough = min(enough, ended)
         if part.zero >= enough:
-            part.told = True
+            part.reported = True
             if part.place in self._weightless:
                 return  # the parts of one sum share its weight
             self._weightless.append(part.place)
-            self.evidence.tell(
+            self.evidence.record(
                 TOPIC,
                 {
                     "kind": "weightless",

@@ -88,7 +88,7 @@ class SummedLosses(Observer):
             if factor is not None:
                 self._told.add(str(facts))
                 how = {"factor": factor / self._scale_of(roots[0]), "optimizers": self._how(roots)}
-                self.evidence.tell(TOPIC, facts | how)
+                self.evidence.record(TOPIC, facts | how)
 
     def _summed(self, call: TorchCall) -> Tensor | None:
         """What a sum over everything was taken of."""

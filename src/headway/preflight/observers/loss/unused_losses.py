@@ -27,9 +27,9 @@ from headway.torch_adapters.loss_graph import find_terms
 
 TOPIC = "loss-component"
 MOST_COMPONENTS = 12
-"""Parts of one loss that are told apart."""
+"""Maximum number of components of one loss."""
 FEWEST = 3
-"""Steps at which a value must have stood in the loss to be told so."""
+"""Steps at which a value must be part of the loss to be reported."""
 SAME = 0.01
 """How far the ratio of two numbers may vary and still be one weight."""
 
@@ -52,20 +52,20 @@ class UnusedLoss:
     ratios: list[float] = field(default_factory=list)
     """What the loss holds beyond its parts, over the value of this one."""
     values: list[float] = field(default_factory=list)
-    told: bool = False
+    reported: bool = False
 
 
 class UnusedLosses:
     """What is known of each, from step to step."""
 
-    def __init__(self, scene: ScriptContext, evidence: Evidence) -> None:
+    def __init__(self, script: ScriptContext, evidence: Evidence) -> None:
         self.fed: set[Any] = set()
         """Keys of the scalars that a backward pass did begin at."""
         self.reached: set[int] = set()
         """Parameters that the backward passes of the step have reached, by id."""
         self.rest: float | None = None
         """What the loss holds beyond its parts; None where that is not known."""
-        self._scene = scene
+        self._script = script
         self._evidence = evidence
         self._idle: dict[Any, UnusedLoss] = {}
 
@@ -77,7 +77,7 @@ class UnusedLosses:
     def finish(self) -> None:
         """No step will follow: fewer of them are enough."""
         for key, idle in self._idle.items():
-            self._tell(key, idle, 2)
+            self._report(key, idle, 2)
 
     def look_at(self, gone: Sequence[Scalar]) -> None:
         """The scalars of a step that is over."""
@@ -93,7 +93,7 @@ class UnusedLosses:
         beside = {key[0][:2] for key in self.fed if key}
         optimized = {
             id(p)
-            for optimizer in self._scene.optimizers
+            for optimizer in self._script.optimizers
             for group in optimizer.param_groups
             for p in group["params"]
             if p.requires_grad
@@ -107,12 +107,12 @@ class UnusedLosses:
                 if len(self._idle) >= 8 * MOST_COMPONENTS:
                     continue
                 name = choose_names([[item]])[0]
-                idle = self._idle[key] = UnusedLoss(name, self._scene.step, locate_scalar(item))
+                idle = self._idle[key] = UnusedLoss(name, self._script.step, locate_scalar(item))
             idle.steps += 1
             if item.node is not None and self.reached:
                 own = [leaf for leaf in _leaves(item) if id(leaf) not in self.reached]
                 own = [leaf for leaf in own if id(leaf) in optimized]
-                idle.own = [self._scene.name_of(leaf) or "?" for leaf in own][:20]
+                idle.own = [self._script.name_of(leaf) or "?" for leaf in own][:20]
                 if item.node in joined:
                     idle.joined, idle.place = True, locate_scalar(joined[item.node])
                 idle.forgotten = (
@@ -122,7 +122,7 @@ class UnusedLosses:
                     and item.op in LOSS_NAMES
                 )
             self._compare(idle, item)
-            self._tell(key, idle, 8)
+            self._report(key, idle, 8)
 
     def _joined(self, gone: Sequence[Scalar], known: Mapping[Any, Scalar]) -> dict[Any, Scalar]:
         """Sources that were added to what trains, and the sum that nothing came of."""
@@ -142,8 +142,8 @@ class UnusedLosses:
             idle.ratios.append(self.rest / value)
             idle.values.append(value)
 
-    def _tell(self, key: Any, idle: UnusedLoss, enough: int) -> None:
-        if idle.told or key in self.fed:
+    def _report(self, key: Any, idle: UnusedLoss, enough: int) -> None:
+        if idle.reported or key in self.fed:
             return
         weight = _constant_weight(idle)
         if weight is not None:
@@ -155,8 +155,8 @@ class UnusedLosses:
         self._evidence.value(f"loss/{idle.name}", idle.last)
         if idle.steps < enough:
             return
-        idle.told = True
-        self._evidence.tell(
+        idle.reported = True
+        self._evidence.record(
             TOPIC,
             {
                 "kind": kind,

@@ -121,7 +121,7 @@ def _tree(file: str) -> SourceTree | None:
 
 
 def parse_source(level: SourceLevel) -> SourceTree | None:
-    """The syntax of the file a level lies in."""
+    """The syntax tree of a level's file."""
     return _tree(level.file)
 
 
@@ -228,8 +228,7 @@ def choose_names(groups: Sequence[Sequence[Scalar]]) -> list[str]:
         others = [item for number, item in enumerate(common) if number != at]
         keys = {level.key for other in others for level in other}
         functions = {(level.file, level.function) for other in others for level in other}
-        name = _own_name(levels, keys, functions)
-        name = name or _unnamed(groups[at][0])
+        name = _own_name(levels, keys, functions) or _unnamed(groups[at][0])
         number = 2
         unique = name
         while unique in taken:

@@ -22,7 +22,7 @@ from headway.torch_adapters.compat import base_tensor, tensor_version
 
 ANOMALY_TOPIC = "anomaly-mode"
 ANOMALY_STEPS = 3
-"""Backward passes in a row: somebody may look at one step on purpose."""
+"""Consecutive backward passes: a user may inspect one step on purpose."""
 
 
 class AnomalyMode(Observer):
@@ -42,17 +42,17 @@ class AnomalyMode(Observer):
             self._on += 1
             self._place = self._place or find_line(self.script, r"detect_anomaly")
         if self._passes == ANOMALY_STEPS:
-            self._tell()
+            self._report()
 
     def finished(self) -> None:
         if 0 < self._passes < ANOMALY_STEPS:
-            self._tell()
+            self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         facts: dict[str, Any] = {"backwards": self._passes, "on": self._on}
         if self._place is not None:
             facts["place"] = self._place
-        self.evidence.tell(ANOMALY_TOPIC, facts)
+        self.evidence.record(ANOMALY_TOPIC, facts)
 
 
 # Which lines broke a backward pass: the one that wrote into a tensor, and the one that needed it.
@@ -187,9 +187,9 @@ class InPlaceWrites(Observer):
         self._told = True
         broken, refused = _BROKEN.search(said), _REFUSED.search(said)
         if broken is not None:
-            self._tell_broken(error, broken)
+            self._report_broken(error, broken)
         elif refused is not None:
-            self.evidence.tell(
+            self.evidence.record(
                 "inplace",
                 {
                     "kind": "leaf" if "leaf" in refused["what"] else "view",
@@ -202,7 +202,7 @@ class InPlaceWrites(Observer):
 
     def finished(self) -> None:
         if not self._told and self.script.models:
-            self.evidence.tell("inplace", {"kind": "none"})
+            self.evidence.record("inplace", {"kind": "none"})
         self._roots, self._updates, self._heard = (), [], None
 
     def _note_write(self, call: TorchCall, target: Tensor, makers: tuple[str, ...]) -> None:
@@ -229,7 +229,7 @@ class InPlaceWrites(Observer):
     def _module(self) -> str | None:
         return self.script.path_of(self.script.stack[-1]) if self.script.stack else None
 
-    def _tell_broken(self, error: BaseException, broken: re.Match[str]) -> None:
+    def _report_broken(self, error: BaseException, broken: re.Match[str]) -> None:
         shape = [int(part) for part in broken["shape"].split(",") if part.strip()]
         version, expected = int(broken["version"]), int(broken["expected"])
         facts: dict[str, Any] = {
@@ -250,7 +250,7 @@ class InPlaceWrites(Observer):
         needed = self._needing(broken.group())
         if needed is not None:
             facts["needed"] = {"op": needed.op, "module": needed.module, "place": needed.place}
-        self.evidence.tell("inplace", facts)
+        self.evidence.record("inplace", facts)
 
     def _guilty_write(
         self, shape: tuple[int, ...], maker: str | None, version: int, expected: int

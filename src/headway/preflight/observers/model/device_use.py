@@ -57,7 +57,7 @@ class MixedDevices(Observer):
         if call.name in _COMPUTES and not self._told:
             met = {tensor.device.type for _, tensor in _tensors(call)}
             if "meta" in met and len(met) > 1:
-                self._tell(call, self.script.place(), crashed=False)
+                self._report(call, self.script.place(), crashed=False)
         self._call = None
 
     def step_ended(self, optimizer: Any) -> None:
@@ -71,15 +71,15 @@ class MixedDevices(Observer):
         call = self._call
         if call is not None and len({tensor.device for _, tensor in _tensors(call)}) < 2:
             call = None
-        self._tell(call, locate_crash(error), crashed=True, devices=devices, said=said)
+        self._report(call, locate_crash(error), crashed=True, devices=devices, said=said)
 
     def finished(self) -> None:
         if not self._told and self.script.models:
             every = {str(p.device) for model in self.script.models for p in model.parameters()}
-            self.evidence.tell("device-mismatch", {"devices": [], "models_on": sorted(every)})
+            self.evidence.record("device-mismatch", {"devices": [], "models_on": sorted(every)})
         self._call = self._model = self._module = None
 
-    def _tell(
+    def _report(
         self,
         call: TorchCall | None,
         place: dict[str, Any] | None,
@@ -90,7 +90,7 @@ class MixedDevices(Observer):
     ) -> None:
         self._told = True
         found = [] if call is None else list(_tensors(call))[:MOST_TENSORS]
-        self.evidence.tell(
+        self.evidence.record(
             "device-mismatch",
             {
                 "devices": sorted({str(tensor.device) for _, tensor in found}) or devices or [],
@@ -191,7 +191,7 @@ class PhaseMemory(Observer):
         self._epoch = 0
         """The peak of the one that runs."""
         self._data: Any = None
-        """The data set the last batch came from; loaders are often made anew for each epoch."""
+        """The data set of the last batch; loaders are often recreated for each epoch."""
         self._trained_on: Any = None
         """The data set whose passes are the epochs: that of the first step."""
 
@@ -213,22 +213,22 @@ class PhaseMemory(Observer):
         if self._trained_on is None:
             self._trained_on = self._data
         if self.script.step >= MEMORY_STEPS:
-            self._tell()
+            self._report()
 
     def finished(self) -> None:
         self._end_epoch()
         self._told = False
-        self._tell()
+        self._report()
         self._data = self._trained_on = None
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if not self._told and self.peaks:
             self._told = True
             kind = "device-peak" if torch.cuda.is_initialized() else "host-resident"
             facts: dict[str, Any] = {"kind": kind, "phases": dict(self.peaks)}
             if self._trained_on is not None and self.epochs:
                 facts["epochs"] = self.epochs[:MOST_EPOCHS]
-            self.evidence.tell(MEMORY_TOPIC, facts)
+            self.evidence.record(MEMORY_TOPIC, facts)
 
     def _end_of(self, phase: str) -> None:
         early = not self._told and self.script.step <= MEMORY_STEPS
@@ -298,7 +298,7 @@ class HostTransfers(Observer):
         if not torch.cuda.is_available():
             self.evidence.unavailable(TRANSFER_TOPIC, "there is no CUDA device to copy batches to")
         elif self._steps:
-            self.evidence.tell(
+            self.evidence.record(
                 TRANSFER_TOPIC,
                 {
                     "copies": self._copies,

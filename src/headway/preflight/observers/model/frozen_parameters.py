@@ -51,15 +51,15 @@ class FrozenParameters(Observer):
         self._changed: dict[tuple[Any, bool], dict[str, Any]] = {}
         self._kept: list[tuple[Tensor, Tensor]] = []
         self._moved: set[int] = set()
-        self.script.launch.on_recorder.append(lambda _: self._tell_frozen())
+        self.script.launch.on_recorder.append(lambda _: self._report_frozen())
 
-    def _tell_frozen(self) -> None:
+    def _report_frozen(self) -> None:
         """Where the most parameters were frozen, before anybody asks which they are."""
         places = [place for p, place in self._frozen.values() if place and not p.requires_grad]
         counted = {str(place): (places.count(place), place) for place in places}
         if counted:
             count, place = max(counted.values(), key=lambda item: item[0])
-            self.evidence.tell(FROZEN, {"count": count, "place": place})
+            self.evidence.record(FROZEN, {"count": count, "place": place})
 
     # Changes of requires_grad.
 
@@ -100,16 +100,16 @@ class FrozenParameters(Observer):
             self._changed[key] = known
         if name not in known["names"]:
             known["names"].append(name)
-            known["told"] = False
+            known["reported"] = False
 
-    def _tell_changes(self) -> None:
+    def _report_changes(self) -> None:
         for change in self._changed.values():
-            if not change.get("told"):
-                change["told"] = True
-                facts = {key: value for key, value in change.items() if key != "told"}
+            if not change.get("reported"):
+                change["reported"] = True
+                facts = {key: value for key, value in change.items() if key != "reported"}
                 names = list(change["names"])
                 facts |= {"names": names[:200], "count": len(names)}
-                self.evidence.tell(CHANGE, facts)
+                self.evidence.record(CHANGE, facts)
 
     # Around the steps.
 
@@ -120,7 +120,7 @@ class FrozenParameters(Observer):
             self._looked |= new
             self._look_for_attempts()
         self._loop = [id(frame) for frame in self.script.frames()]
-        self._tell_changes()
+        self._report_changes()
         self._kept = []
         if self._steps > CLOSELY and self._steps % EVERY:
             return
@@ -158,7 +158,7 @@ class FrozenParameters(Observer):
         place = next((item for item in places if item), None) or self._place_of_change(moved)
         if place is not None:
             facts["place"] = place
-        self.evidence.tell(MOVED, facts)
+        self.evidence.record(MOVED, facts)
 
     def _place_of_change(self, moved: list[Tensor]) -> Any:
         names = {self.script.name_of(p) for p in moved}
@@ -175,9 +175,9 @@ class FrozenParameters(Observer):
         for facts in found:
             if facts not in self._told:
                 self._told.append(facts)
-                self.evidence.tell(ATTEMPT, facts)
+                self.evidence.record(ATTEMPT, facts)
         if not self._told:
-            self.evidence.tell(ATTEMPT, {"kind": "none"})
+            self.evidence.record(ATTEMPT, {"kind": "none"})
 
     def _set_on_modules(self) -> list[dict[str, Any]]:
         found = []

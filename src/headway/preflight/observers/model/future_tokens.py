@@ -127,7 +127,7 @@ class FutureTokens(Observer):
             layer = _both_ways(forward.module) if op.name in RECURRENT else None
             if layer is not None:
                 facts["place"] = self.script.origins.of_module(layer) or facts["place"]
-        self.evidence.tell("future-dependence", facts)
+        self.evidence.record("future-dependence", facts)
 
 
 def _both_ways(module: nn.Module) -> nn.Module | None:
@@ -163,12 +163,12 @@ def _asked(tokens: Tensor, target: Tensor, ignored: int, time: int) -> Tensor | 
     if time == 0:
         tokens, lined_up = tokens.t(), lined_up.t()
     following = tokens[:, 1:]
-    told = lined_up[:, : length - 1]
-    known = (told != ignored) & (told >= 0)
+    predicted = lined_up[:, : length - 1]
+    known = (predicted != ignored) & (predicted >= 0)
     count = int(known.sum())
-    if count < FEWEST or int(((told == following) & known).sum()) < 0.98 * count:
+    if count < FEWEST or int(((predicted == following) & known).sum()) < 0.98 * count:
         return None
-    standing = int(((told == tokens[:, : length - 1]) & known).sum())
+    standing = int(((predicted == tokens[:, : length - 1]) & known).sum())
     return None if standing > 0.8 * count else known
 
 

@@ -89,7 +89,7 @@ class InputDependence(Observer):
                     for topic in ("sample-dependence", "input-dependence"):
                         self.evidence.unavailable(topic, str(why))
         if ignored:
-            self.evidence.tell(
+            self.evidence.record(
                 "input-dependence",
                 {
                     "ignored": all(item["ignored"] for item in ignored),
@@ -114,7 +114,7 @@ class InputDependence(Observer):
         if facts.get("verdict") == "same":  # a head of zeros: ask again
             return
         self._asked[id(forward.module)] = self._asked.get(id(forward.module), 0) + 1
-        self.evidence.tell("sample-dependence", facts)
+        self.evidence.record("sample-dependence", facts)
 
     def _mixing(self, forward: ModuleForward, size: int) -> dict[str, Any]:
         twin = ModelCopy(forward.module, self.script.place)

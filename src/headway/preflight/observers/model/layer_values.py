@@ -30,7 +30,7 @@ NEAR_ZERO = 1e-3
 NEAR = 0.01
 """Closer than this share of the range to a limit is pinned."""
 WINDOW = 3
-"""A unit is dead when it was 0 for every sample of so many looks."""
+"""A unit is dead if it is 0 for all samples of this many measurements."""
 FEWEST_SAMPLES = 16
 """With fewer samples a unit may be 0 by chance."""
 FEWEST_UNITS = 8
@@ -151,7 +151,7 @@ class ActivationValues(Observer):
         if not layer.name:
             layer.name = layer.site.name(self.script)
             facts = {"member": layer.name, "kind": layer.kind, "place": layer.site.place}
-            self.evidence.tell("activation", facts)
+            self.evidence.record("activation", facts)
         return layer.name
 
 
@@ -213,9 +213,9 @@ class SpectralNorms(Observer):
             self._looks[key] = self._looks.get(key, 0) + 1
             if self._looks[key] <= NORM_LOOKS:
                 for weight, left, right in spectral_norms(layer):
-                    self._tell(path or type(layer).__name__, layer, weight, left, right)
+                    self._report(path or type(layer).__name__, layer, weight, left, right)
 
-    def _tell(
+    def _report(
         self, path: str, layer: nn.Module, weight: Tensor, left: Tensor, right: Tensor
     ) -> None:
         if weight.numel() > MOST_NORM_ELEMENTS:
@@ -224,7 +224,7 @@ class SpectralNorms(Observer):
             matrix = weight.detach().float()
             estimate = torch.dot(left.float(), matrix @ right.float())
             largest = torch.linalg.matrix_norm(matrix, ord=2)
-        self.evidence.tell(
+        self.evidence.record(
             "spectral-norm",
             {
                 "member": path,

@@ -30,7 +30,7 @@ SUMS = find_aliases("addmm")
 LOOKS = 5
 """Backward passes that are looked at."""
 STEPS = 5
-"""None after so many steps."""
+"""Number of steps that are inspected."""
 MOST_CALLS = 1000
 LONGEST = 32
 """Operations between two layers that are followed."""
@@ -97,11 +97,11 @@ class LinearLayers(Observer):
         if not calls:
             return
         upstream = BackwardGraph.behind(layer.source for layer in calls).nodes
-        self._tell_chains(calls, graph, upstream)
+        self._report_chains(calls, graph, upstream)
         if self.script.step == 0:
-            self._tell_weights(calls, upstream)
+            self._report_weights(calls, upstream)
             if self._looked == 1:
-                self._tell_signal(calls, graph)
+                self._report_signal(calls, graph)
 
     def step_ended(self, optimizer: Optimizer) -> None:
         self._calls.clear()
@@ -141,7 +141,7 @@ class LinearLayers(Observer):
 
     # Chains.
 
-    def _tell_chains(self, calls: list[_Layer], graph: BackwardGraph, upstream: set[Any]) -> None:
+    def _report_chains(self, calls: list[_Layer], graph: BackwardGraph, upstream: set[Any]) -> None:
         by_node = {layer.node: layer for layer in calls}
         before: dict[int, _Layer] = {}
         for layer in calls:
@@ -179,7 +179,7 @@ class LinearLayers(Observer):
         ]
         self._chains.clear()
         for facts in lasting or [{"length": 1, "layers": len(self._called)}]:
-            self.evidence.tell("linear-chain", {"first_step": self._first, **facts})
+            self.evidence.record("linear-chain", {"first_step": self._first, **facts})
 
     def _chain(
         self, chain: list[_Layer], names: tuple[str, ...], layers: int, bent: int
@@ -219,7 +219,7 @@ class LinearLayers(Observer):
         known = [place for place in places if place is not None]
         return max(known, key=known.count) if known else calls[0].site.place
 
-    def _tell_weights(self, calls: list[_Layer], upstream: set[Any]) -> None:
+    def _report_weights(self, calls: list[_Layer], upstream: set[Any]) -> None:
         layers: dict[int, _Layer] = {}
         for layer in calls:
             layers.setdefault(id(layer.weight), layer)
@@ -227,7 +227,7 @@ class LinearLayers(Observer):
             self._weighed.update(layers)
             found = [self._weight(layer, upstream) for layer in list(layers.values())]
             found += self._inner_weights()
-            self.evidence.tell("initial-weights", {"weights": found})
+            self.evidence.record("initial-weights", {"weights": found})
 
     def _weight(self, layer: _Layer, upstream: set[Any]) -> dict[str, Any]:
         weight = layer.weight.detach()
@@ -261,11 +261,11 @@ class LinearLayers(Observer):
                             found.append({**self._weight(layer, set()), "last": False})
         return found
 
-    def _tell_signal(self, calls: list[_Layer], graph: BackwardGraph) -> None:
+    def _report_signal(self, calls: list[_Layer], graph: BackwardGraph) -> None:
         shown = [layer for layer in calls if layer.spread_in is not None]
         names = [node_name(node) for node in graph.nodes]
         last = calls[-1].weight
-        self.evidence.tell(
+        self.evidence.record(
             "initial-signal",
             {
                 "members": [layer.site.name(self.script) for layer in shown],

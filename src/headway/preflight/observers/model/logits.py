@@ -70,7 +70,7 @@ class Attention(Observer):
             name = site.name(self.script)
             if name not in self._named:
                 self._named[name] = None
-                self.evidence.tell("attention", {"member": name, "place": site.place})
+                self.evidence.record("attention", {"member": name, "place": site.place})
             logits[name], entropies[name] = logit, entropy
         if logits:
             self.evidence.column("act/attention_logit", logits)
@@ -258,7 +258,7 @@ class OutputLogits(Observer):
             return
         if not self._told:
             self._told = True
-            self.evidence.tell("output-logits", {"place": self._place})
+            self.evidence.record("output-logits", {"place": self._place})
         for name, value in zip(("logit_level", "logit_spread", "log_z"), found, strict=True):
             self.evidence.value(name, value)
 

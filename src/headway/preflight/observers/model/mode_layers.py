@@ -86,13 +86,13 @@ MOST_SWITCHES = 16
 class ModeSwitches:
     """Hears both, and remembers the last of them."""
 
-    def __init__(self, scene: ScriptContext) -> None:
+    def __init__(self, script: ScriptContext) -> None:
         self.zeroed: dict[str, Any] | None = None
         """The line that set the rate of a dropout to 0 after it was something else."""
-        self._scene = scene
+        self._script = script
         self._inside = 0
         self._evaluations: deque[tuple[ref[nn.Module], Any]] = deque(maxlen=MOST_SWITCHES)
-        observe_method(scene, nn.Module, "train", before=self._begins, after=self._switched)
+        observe_method(script, nn.Module, "train", before=self._begins, after=self._switched)
         self._hear_rates()
 
     def to_evaluation(self, root: nn.Module | None) -> dict[str, Any] | None:
@@ -113,17 +113,17 @@ class ModeSwitches:
         self._inside -= 1
         if self._inside <= 0 and not mode:
             self._inside = 0
-            self._evaluations.append((ref(module), self._scene.place()))
+            self._evaluations.append((ref(module), self._script.place()))
 
     def _hear_rates(self) -> None:
         def set_attribute(layer: nn.Module, name: str, value: Any) -> None:
             if name == "p" and value == 0 and vars(layer).get("p"):
-                self.zeroed = self._scene.place()
+                self.zeroed = self._script.place()
             nn.Module.__setattr__(layer, name, value)
 
         for kind in Dropout if isinstance(Dropout, tuple) else (Dropout,):
             if "__setattr__" not in vars(kind):  # else it is another library's
-                self._scene.undo.callback(install_patch(kind, "__setattr__", set_attribute))
+                self._script.undo.callback(install_patch(kind, "__setattr__", set_attribute))
 
 
 def _contains(outer: nn.Module, inner: nn.Module) -> bool:
@@ -133,7 +133,7 @@ def _contains(outer: nn.Module, inner: nn.Module) -> bool:
 # How much every dropout of the training forward throws away.
 
 DROPOUT_LOOKS = 3
-"""Steps that are looked at, and one in so many later ones."""
+"""Steps that are inspected, and the interval of later ones."""
 DROPOUT_EVERY = 25
 
 
@@ -202,7 +202,7 @@ class Dropouts(Observer):
                     "kept": left,
                     "place": site.place,
                 }
-                self.evidence.tell("dropout", facts)
+                self.evidence.record("dropout", facts)
         self._forget()
 
     def step_ended(self, optimizer: Any) -> None:
@@ -215,4 +215,4 @@ class Dropouts(Observer):
 
 
 _ALWAYS = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d}
-"""Those that are in training mode unless told otherwise."""
+"""Functions that are in training mode by default."""

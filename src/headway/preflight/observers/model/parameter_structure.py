@@ -47,7 +47,7 @@ class Inventory(Observer):
             "models": [describe_model(model) for model in self.script.models],
             "optimizers": [describe_optimizer(item) for item in self.script.optimizers],
         }
-        self.evidence.tell(INVENTORY_TOPIC, facts)
+        self.evidence.record(INVENTORY_TOPIC, facts)
 
 
 def describe_model(model: nn.Module) -> dict[str, Any]:
@@ -117,9 +117,9 @@ class TiedWeights(Observer):
         self._looked.update(id(model) for model in new)
         pairs = [pair for model in new for pair in self._pairs(model)]
         for pair in pairs:
-            self.evidence.tell(TIED_WEIGHTS_TOPIC, pair)
+            self.evidence.record(TIED_WEIGHTS_TOPIC, pair)
         if not pairs:
-            self.evidence.tell(TIED_WEIGHTS_TOPIC, {"copies": False})
+            self.evidence.record(TIED_WEIGHTS_TOPIC, {"copies": False})
 
     def _pairs(self, model: nn.Module) -> Iterator[dict[str, Any]]:
         embeddings = [m.weight for m in model.modules() if isinstance(m, nn.Embedding)]
@@ -222,7 +222,7 @@ class UnregisteredParameters(Observer):
             return
         self._looked += 1
         if self._looked == 1:
-            self.evidence.tell("unregistered", {"tensors": 0})  # it was looked for
+            self.evidence.record("unregistered", {"tensors": 0})  # it was looked for
         modules = {id(inner): inner for model in self.script.models for inner in model.modules()}
         hidden = list(_hidden(list(modules.values())))
         if not hidden:
@@ -241,13 +241,13 @@ class UnregisteredParameters(Observer):
             ]
             if lost and (id(owner), attribute) not in self._told:
                 self._told.add((id(owner), attribute))
-                self._tell(owner, attribute, kind, items, lost)
+                self._report(owner, attribute, kind, items, lost)
 
-    def _tell(
+    def _report(
         self, owner: nn.Module, attribute: str, kind: str, items: list[Any], lost: list[Tensor]
     ) -> None:
         path = "" if owner in self.script.models else self.script.path_of(owner)
-        self.evidence.tell(
+        self.evidence.record(
             "unregistered",
             {
                 "owner": type(owner).__name__,

@@ -43,11 +43,11 @@ TAKEN_AWAY = find_aliases("numpy", "tolist", "cpu")
 FEWEST_CHOICES = 4
 """… unless they are so few that an agent may be acting."""
 LASTS = 2
-"""So many steps a state must have lasted to be told."""
+"""Number of steps that a state must last to be reported."""
 SAMPLED = 2
 """A pass repeated so often on the very same input draws samples: dropout is wanted there."""
 MOST_EVALUATIONS = 3
-"""Evaluations of one kind that are told."""
+"""Maximum number of reported evaluations of one kind."""
 NAMED = 8
 
 
@@ -98,7 +98,7 @@ class TrainingModes(Observer):
         self._states: dict[int, tuple[Any, int]] = {}
         self._evaluations: dict[tuple[Any, ...], int] = {}
         self._held: list[dict[str, Any]] = []
-        """Evaluations that are told when it is clear that the input is not run again and again."""
+        """Evaluations to report once it is clear that the input is not repeated."""
         self._chosen: ref[Any] | None = None
         """Classes picked from an output."""
         self._switches = ModeSwitches(self.script)
@@ -137,7 +137,7 @@ class TrainingModes(Observer):
                 self._sampled.add(id(module))
                 self._held.clear()
         else:
-            self._tell_held()
+            self._report_held()
         forward.place = self.script.place()
         self._evaluated = self._before = forward
 
@@ -186,7 +186,7 @@ class TrainingModes(Observer):
             self._training.setdefault(id(forward.root), []).append(forward)
         self._pending = []
         self._evaluated = self._before = None
-        self._tell_held()
+        self._report_held()
 
     def step_begins(self, optimizer: Optimizer) -> None:
         training, self._training = self._training, {}
@@ -194,16 +194,16 @@ class TrainingModes(Observer):
         for at, forwards in training.items():
             # Attacks and probes run in evaluation mode before the forward that trains.
             forward = next((item for item in reversed(forwards) if item.whole), forwards[-1])
-            self._tell_training(at, forward, trained)
+            self._report_training(at, forward, trained)
 
     def finished(self) -> None:
-        self._tell_held()
+        self._report_held()
         for at, (facts, steps) in self._states.items():
             if 0 < steps < LASTS:
                 self._states[at] = (facts, LASTS)
-                self._tell_mode(facts, steps)
+                self._report_mode(facts, steps)
 
-    def _tell_training(self, at: int, forward: _Forward, trained: set[int]) -> None:
+    def _report_training(self, at: int, forward: _Forward, trained: set[int]) -> None:
         layers = [item for item in forward.layers if _trains(item[0].owner, trained)]
         off = [item for item, mode, rate in layers if rate > 0 and not mode]
         on = [item for item, mode, rate in layers if rate > 0 and mode]
@@ -244,17 +244,19 @@ class TrainingModes(Observer):
             return
         self._states[at] = (facts, steps + 1)
         if steps + 1 == LASTS:
-            self._tell_mode(facts, LASTS, forward.root)
+            self._report_mode(facts, LASTS, forward.root)
 
-    def _tell_mode(self, facts: dict[str, Any], steps: int, root: nn.Module | None = None) -> None:
+    def _report_mode(
+        self, facts: dict[str, Any], steps: int, root: nn.Module | None = None
+    ) -> None:
         place = self._switches.zeroed if facts["latched"] else self._switches.to_evaluation(root)
-        told = {**facts, "steps": steps}
-        self.evidence.tell("training-mode", told if place is None else {**told, "place": place})
+        found = {**facts, "steps": steps}
+        self.evidence.record("training-mode", found if place is None else {**found, "place": place})
 
     # Evaluation.
 
     def _judged(self, by: str) -> None:
-        """The last forward had no gradients, and now somebody measures how good it was."""
+        """The last forward ran without gradients, and now the script computes a metric of it."""
         forward, self._evaluated = self._evaluated, None
         if forward is None or self.script.step < 1 or id(forward.root) in self._sampled:
             return
@@ -298,10 +300,10 @@ class TrainingModes(Observer):
             }
         )
 
-    def _tell_held(self) -> None:
+    def _report_held(self) -> None:
         held, self._held = self._held, []
         for facts in held:
-            self.evidence.tell("evaluation", facts)
+            self.evidence.record("evaluation", facts)
 
     def _is_about_output(self, call: TorchCall) -> bool:
         """Whether a difference is taken between the output and another tensor of its size."""

@@ -17,7 +17,7 @@ from headway.torch_adapters.frames import current_frame, describe_frame, is_user
 
 # Which lines fill weights in place: `nn.init`, `normal_`, `copy_`, an assignment to `.data`.
 
-# It tells nothing by itself: others ask `scene.origins`.
+# It reports nothing itself: other observers use `script.origins`.
 
 FILLS = find_aliases("normal_", "uniform_", "zero_", "fill_", "copy_", "trunc_normal_", "ones_")
 INITS = tuple(
@@ -70,7 +70,7 @@ class WeightLoading(Observer):
         if self._seen[place] > MOST_AT_A_LINE or len(self._seen) > MOST_LINES:
             return  # a target network is loaded again and again
         facts = self._facts(owner, state, result)
-        self.evidence.tell(LOADED_TOPIC, facts)
+        self.evidence.record(LOADED_TOPIC, facts)
         matched = {n: p for n, p in owner.named_parameters() if n in state}
         self._remember(owner, matched, facts)
 
@@ -177,7 +177,7 @@ class WeightLoading(Observer):
             facts["place"] = place or load["place"]
         if load["place"]:
             facts["loaded_at"] = load["place"]
-        self.evidence.tell(LOADED_TOPIC, facts)
+        self.evidence.record(LOADED_TOPIC, facts)
 
 
 def _common(calls: Sequence[list[dict[str, Any]]]) -> dict[str, Any] | None:

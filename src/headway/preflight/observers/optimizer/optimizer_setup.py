@@ -24,7 +24,7 @@ from headway.preflight.source_lines import find_line
 
 COVERAGE_TOPIC = "optimizer-coverage"
 LOOKS = (2, 6, 20)
-"""After so many steps it is looked at; the first of them a short check reaches, too."""
+"""Steps at which it is inspected; a short check reaches the first one too."""
 _WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "DDP", "FSDP")
 
 
@@ -43,7 +43,7 @@ class OptimizerCoverage(Observer):
         self._stage: tuple[int, ...] = ()
         self._said: dict[str, Any] | None = None
         # Before anything else, so that whoever judges coverage knows that it will be looked at.
-        self.evidence.tell(COVERAGE_TOPIC, {"looking": True})
+        self.evidence.record(COVERAGE_TOPIC, {"looking": True})
 
     def optimizer_made(self, optimizer: Optimizer) -> None:
         self._places[id(optimizer)] = self.script.place()
@@ -80,7 +80,7 @@ class OptimizerCoverage(Observer):
         compared = {key: value for key, value in facts.items() if key != "steps"}
         if compared != self._said:
             self._said = compared
-            self.evidence.tell(COVERAGE_TOPIC, facts)
+            self.evidence.record(COVERAGE_TOPIC, facts)
 
     def _facts(self) -> dict[str, Any]:
         optimizers, models = self.script.optimizers, self.script.models
@@ -284,7 +284,7 @@ class OptimizerSettings(Observer):
             return
         self._told.append(optimizer)  # held, so that no identity is given twice
         facts = describe_settings(optimizer)
-        self.evidence.tell("optimizer", {**facts, "place": self._places.get(id(optimizer))})
+        self.evidence.record("optimizer", {**facts, "place": self._places.get(id(optimizer))})
 
 
 # The user's lines that do what every training does: backward, step, clip, freeze, …
@@ -342,4 +342,4 @@ class TrainingLines(Observer):
         place = place or self.script.place()
         if place is not None and place != self._said.get(what):
             self._said[what] = place
-            self.evidence.tell(PLACES, {what: place})
+            self.evidence.record(PLACES, {what: place})

@@ -31,7 +31,7 @@ JUMP = 2.0
 
 
 class Resumes(Observer):
-    """Follows weights, moments and rates through saving, loading and building anew."""
+    """Follows weights, moments and rates through saving, loading and re-creation."""
 
     def start(self) -> None:
         self._lives: dict[int, dict[str, Any]] = {}
@@ -126,7 +126,7 @@ class Resumes(Observer):
         self._follow_rate(optimizer, life)
 
     def _follow_rate(self, optimizer: Optimizer, life: dict[str, Any]) -> None:
-        """A schedule made by hand, or made before the state was loaded, may begin anew too."""
+        """A schedule made by hand, or made before the state was loaded, may restart too."""
         rate = _first(_rates(optimizer))
         course: list[float] = life["course"]
         if rate is None:
@@ -142,7 +142,7 @@ class Resumes(Observer):
         cyclic = any(other.get("cyclic") for other in self._lives.values())
         begun = None if cyclic else _starts_over(loaded, course)
         if begun is not None:
-            self.evidence.tell(
+            self.evidence.record(
                 TOPIC,
                 {
                     "optimizer": type(optimizer).__name__,
@@ -183,7 +183,7 @@ class Resumes(Observer):
         place = life.get("schedule_after_load") or facts.get("place") or life.get("place")
         if place is not None:
             facts["place"] = place
-        self.evidence.tell(TOPIC, facts)
+        self.evidence.record(TOPIC, facts)
 
     def _went_before(self, optimizer: Optimizer, life: dict[str, Any]) -> dict[str, Any] | None:
         held = _held(optimizer)
@@ -195,7 +195,7 @@ class Resumes(Observer):
             if key != id(optimizer) and other["steps"] >= ENOUGH
         ]
         for other in reversed(earlier):
-            # Another data set is a new task, begun anew on purpose.
+            # Another data set is a new task, restarted on purpose.
             same_task = other.get("data") == self._data
             same = same_task and bool(mine & other["ids"]) and _unmoved(other, life)
             again = any(

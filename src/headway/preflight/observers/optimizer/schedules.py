@@ -18,7 +18,7 @@ from headway.torch_adapters.frames import is_installed_file
 
 TOPIC = "schedule"
 LOOKS = (3, 8, 20)
-"""Steps of a schedule after which it is told."""
+"""Steps of a schedule after which it is reported."""
 COLLAPSED = 1e-3
 _COUNT = re.compile(r"^(n|num|max|total)?_?(of_)?epochs?(_?(num|max|total|count))?$", re.I)
 _CONFIGS = ("namespace", "config", "cfg", "args", "opt", "param", "setting")
@@ -100,9 +100,9 @@ class Schedules(Observer):
         seen = self._seen.setdefault(id(schedule), {"keep": schedule, "steps": 0})
         seen["steps"] += 1
         if seen["steps"] in LOOKS:
-            self._tell(schedule, seen["steps"], made)
+            self._report(schedule, seen["steps"], made)
 
-    def _tell(self, schedule: Any, steps: int, optimizer_steps: int) -> None:
+    def _report(self, schedule: Any, steps: int, optimizer_steps: int) -> None:
         facts: dict[str, Any] = {
             "schedule": type(schedule).__name__,
             "steps": steps,
@@ -124,7 +124,7 @@ class Schedules(Observer):
         if place is not None:
             facts["place"] = place
             self._note_place(place)
-        self.evidence.tell(TOPIC, facts)
+        self.evidence.record(TOPIC, facts)
 
     def _stepped_at(self, schedule: Any) -> dict[str, Any] | None:
         """The user's line that steps it; where a framework does, the line that asked for that."""
@@ -136,7 +136,7 @@ class Schedules(Observer):
     def _note_place(self, place: dict[str, Any]) -> None:
         if not self._noted:
             self._noted = True
-            self.evidence.tell(PLACES, {"schedule": place})
+            self.evidence.record(PLACES, {"schedule": place})
 
     def _epochs(self) -> int | None:
         """How many epochs the script speaks of: a variable of that name."""
