@@ -187,7 +187,7 @@ def _next_command(done: CheckResult, target: Any) -> str:
     if done.unreached is not None:
         return "headway check --help"
     given = " ".join(map(shlex.quote, target.argv))
-    return f"headway run {target.said}" + (f" -- {given}" if given else "")
+    return f"headway run {target.typed}" + (f" -- {given}" if given else "")
 
 
 SHOWN_OPTIMIZER_SETTINGS = ("lr", "weight_decay", "momentum", "betas", "eps")

@@ -121,7 +121,7 @@ def _write(done: GuardedRunResult, folder: Path, target: Script) -> None:
         ReportPrinter(page).write(done.report, "headway")
     if done.unreached is not None:
         page.line(str(done.unreached), rest="  ")
-        page.next(f"headway check {target.said}")
+        page.next(f"headway check {target.typed}")
         return
     skipped = sum(action.rung.value == "skip" for action in done.actions)
     updates = f", {plural(skipped, 'update')} skipped" if skipped else ""

@@ -83,8 +83,8 @@ class StepLines:
 
         facts = torch_facts()
         devices = ", ".join(f"{item['device']} {item['name']}" for item in facts["devices"])
-        said = f"torch {facts['version']} on {devices}, {facts['threads']} threads"
-        self._page.line((said, "dim"), rest="  ")
+        text = f"torch {facts['version']} on {devices}, {facts['threads']} threads"
+        self._page.line((text, "dim"), rest="  ")
 
     def __call__(self, record: Record) -> None:
         if not isinstance(record, StepRecord) or record.step % self._interval:
@@ -134,7 +134,7 @@ class Script:
     """The folder to run it in; None for the current one."""
 
     @property
-    def said(self) -> str:
+    def typed(self) -> str:
         """The script as typed on a command line."""
         if self.module is not None:
             return f"-m {self.module}"

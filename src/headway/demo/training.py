@@ -78,7 +78,7 @@ class Guarded(NamedTuple):
     """Fingerprint of the learner right after the bad step."""
 
 
-def train_guarded(data: Alice, *, bad: int, run_dir: Path, tell: Watcher) -> Guarded:
+def train_guarded(data: Alice, *, bad: int, run_dir: Path, notify: Watcher) -> Guarded:
     """Train under the guard; record the state before and after the bad step."""
     learner = Learner.new(data)
     model, optimizer = learner
@@ -97,7 +97,7 @@ def train_guarded(data: Alice, *, bad: int, run_dir: Path, tell: Watcher) -> Gua
             if batch.number == bad:
                 after = learner.fingerprint()
             if not guard.replaying:
-                tell(batch.number, losses[batch.number])
+                notify(batch.number, losses[batch.number])
     findings, explanations = guard.findings, guard.explanations
     return Guarded(learner, losses, findings, guard.actions, explanations, before, after)
 
@@ -111,12 +111,12 @@ def step_unguarded(learner: Learner, batch: Batch) -> float:
     return loss.item()
 
 
-def train_clean(data: Alice, *, without: int, tell: Watcher) -> tuple[Learner, dict[int, float]]:
+def train_clean(data: Alice, *, without: int, notify: Watcher) -> tuple[Learner, dict[int, float]]:
     """Train without a guard and without one of the batches."""
     learner = Learner.new(data)
     losses: dict[int, float] = {}
     for batch in data:
         if batch.number != without:
             losses[batch.number] = step_unguarded(learner, batch)
-            tell(batch.number, losses[batch.number])
+            notify(batch.number, losses[batch.number])
     return learner, losses

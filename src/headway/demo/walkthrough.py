@@ -47,9 +47,9 @@ class DemoPrinter:
     def claim(self, text: str, *, holds: bool) -> None:
         """A measured claim, and whether it holds."""
         mark = ("good", "bold green") if holds else ("error", "bold red")
-        said = text if holds else f"did not hold: {text}"
+        claim = text if holds else f"did not hold: {text}"
         self.page.line(
-            (self.page.mark(mark[0]), mark[1]), f" {said}", first=MARGIN, rest=MARGIN + "  "
+            (self.page.mark(mark[0]), mark[1]), f" {claim}", first=MARGIN, rest=MARGIN + "  "
         )
 
     def code(self, place: str, line: str) -> None:
@@ -66,17 +66,17 @@ class DemoPrinter:
         With `quiet`, nothing remains on the page.
         """
         if self.page.live:
-            with self._bar(steps, title, keep=not quiet) as tell:
-                yield tell
+            with self._bar(steps, title, keep=not quiet) as notify:
+                yield notify
             return
         every = max(steps // PLAIN_LINES, 1)
 
-        def tell_line(step: int, loss: float) -> None:
+        def print_line(step: int, loss: float) -> None:
             if not quiet and (step % every == 0 or step == steps - 1):
                 self.say(f"step {step:3}  loss {loss:.3f}")
 
         with self._listening():
-            yield tell_line
+            yield print_line
 
     @contextmanager
     def _bar(self, steps: int, title: str, *, keep: bool) -> Iterator[Callable[[int, float], None]]:
@@ -111,10 +111,10 @@ class DemoPrinter:
 
 
 def _make_bar_updater(bar: Progress, task: TaskID) -> Callable[[int, float], None]:
-    def tell(step: int, loss: float) -> None:
+    def notify(step: int, loss: float) -> None:
         bar.update(task, completed=step + 1, status=f"step {step}  loss {loss:.3f}")
 
-    return tell
+    return notify
 
 
 class _GuardLogHandler(logging.Handler):
@@ -173,8 +173,8 @@ class DemoWalkthrough:
             f"“Alice in Wonderland”: {self.steps} steps on one core. "
             "One of the batches contains a blank line."
         )
-        with self.printer.training(self.steps) as tell:
-            return train_guarded(data, bad=self.bad, run_dir=self.run_dir, tell=tell)
+        with self.printer.training(self.steps) as notify:
+            return train_guarded(data, bad=self.bad, run_dir=self.run_dir, notify=notify)
 
     def _show_finding(self, guarded: Guarded) -> None:
         self.printer.chapter("What failed")
@@ -211,8 +211,8 @@ class DemoWalkthrough:
 
     def _show_rest_of_run(self, guarded: Guarded, data: Alice) -> None:
         self.printer.chapter("The rest of the run")
-        with self.printer.training(self.steps, "a clean run, for comparison", quiet=True) as tell:
-            clean, clean_losses = train_clean(data, without=self.bad, tell=tell)
+        with self.printer.training(self.steps, "a clean run, for comparison", quiet=True) as notify:
+            clean, clean_losses = train_clean(data, without=self.bad, notify=notify)
         first = guarded.losses[0]
         final, other = _final(guarded.losses), _final(clean_losses)
         self._claim(final < first, f"the loss kept falling: {first:.3f} → {final:.3f}")

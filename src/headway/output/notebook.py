@@ -26,8 +26,8 @@ _CELL = "text-align:left;vertical-align:top;padding:2px 8px"
 
 def report_html(report: ReportView) -> str:
     """Verdict, coverage, and findings with location and remedies."""
-    said = "".join(part if isinstance(part, str) else part[0] for part in verdict_line(report))
-    return _block(said, [coverage_text(report)], report.findings)
+    verdict = "".join(part if isinstance(part, str) else part[0] for part in verdict_line(report))
+    return _block(verdict, [coverage_text(report)], report.findings)
 
 
 def guard_html(

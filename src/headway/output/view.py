@@ -100,11 +100,11 @@ def verdict_of(report: ReportView) -> Verdict:
         for severity, word in ((Severity.ERROR, "error"), (Severity.WARNING, "warning"))
     }
     level = next((word for word, count in counts.items() if count), "")
-    said = ", ".join(plural(count, word) for word, count in counts.items() if count)
+    count_text = ", ".join(plural(count, word) for word, count in counts.items() if count)
     if level:
         root = report.causes[0].root if report.causes else report.findings[0]
         cause = finding_title(root) if report.causes else ""
-        return Verdict(level, said, cause, _cause_sentence(root), coverage_text(report))
+        return Verdict(level, count_text, cause, _cause_sentence(root), coverage_text(report))
     ran, of = report.coverage.ran, report.coverage.of
     if ran * FEW_CHECKS <= of:
         sentence = f"No problems found, but only {ran} of {of} checks had the data they need."

@@ -140,7 +140,7 @@ class RunIndex:
         for run in drawn[MAX_DRAWN_RUNS:]:
             run.forget()
         if busy and any(map(self._waited_for, drawn)):
-            return True  # what is looked at comes first
+            return True  # visible runs come first
         for run in sorted(runs, key=lambda run: (-run.wanted, -run.changed)):
             if run.long():
                 continue  # the other thread looks at it

@@ -135,9 +135,9 @@ def _maps(data: ChartData) -> HtmlNode | None:
             "figure",
             tag("figcaption", tag("h3", chart_json.MAP_TITLES[name])),
             tag("div", class_="heat", data_map=name.replace("/", "-")),
-            tag("p", said, class_="says"),
+            tag("p", text, class_="says"),
         )
-        for name, said in ((item, chart_json.describe_heat_map(data, item)) for item in data.maps)
+        for name, text in ((item, chart_json.describe_heat_map(data, item)) for item in data.maps)
     ]
     return section("layers", "Layer by layer", figures)
 

@@ -268,15 +268,15 @@ def verdict_section(report: SourcedReportView) -> HtmlNode:
     verdict = verdict_of(report)
     title = verdict.cause
     sentence = shorten_sentence(verdict.sentence)
-    said: list[Child] = inline_code(sentence)
+    text: list[Child] = inline_code(sentence)
     if title and sentence.startswith(title):
-        said = [tag("strong", title), *inline_code(sentence[len(title) :])]
+        text = [tag("strong", title), *inline_code(sentence[len(title) :])]
     parts = [part for part in (verdict.counts, verdict.coverage) if part]
     level = "warning" if verdict.level == "unsure" else verdict.level
     return tag(
         "section",
         tag("h2", tag("span", verdict.word, class_="word"), class_="verdict-word"),
-        tag("p", said, class_="sentence"),
+        tag("p", text, class_="sentence"),
         tag("p", inline_code(" · ".join(parts)), class_="quiet"),
         class_=f"verdict {level}",
         aria_label="Verdict",

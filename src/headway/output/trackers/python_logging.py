@@ -24,8 +24,8 @@ class LoggingTracker:
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
-        # The guard itself says on `headway` what is at warning or above.
-        self._said_anyway = logger.name.partition(".")[0] == "headway"
+        # The guard itself logs warnings and errors to `headway`.
+        self._has_warnings = logger.name.partition(".")[0] == "headway"
 
     def step(self, row: MetricsRow) -> None:
         if self._logger.isEnabledFor(logging.INFO):
@@ -38,13 +38,13 @@ class LoggingTracker:
             self._logger.info("step %d: %s", row.step, " ".join(shown), extra={"headway": numbers})
 
     def finding(self, finding: Finding) -> None:
-        if self._said_anyway and finding.severity >= Severity.WARNING:
+        if self._has_warnings and finding.severity >= Severity.WARNING:
             return
         text = "; ".join(base.finding_lines(finding))
-        told = finding.to_dict()
+        data = finding.to_dict()
         level = _LEVELS[finding.severity]
         self._logger.log(
-            level, "%s: %s", base.finding_title(finding), text, extra={"headway": told}
+            level, "%s: %s", base.finding_title(finding), text, extra={"headway": data}
         )
 
     def close(self) -> None:

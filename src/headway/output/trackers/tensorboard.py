@@ -20,7 +20,7 @@ FLUSH_SECONDS = 5
 
 
 class EventFileTracker:
-    """An event file of ours."""
+    """Writes an event file."""
 
     def __init__(self, folder: Path) -> None:
         writer = import_tracker("tensorboard.summary.writer.event_file_writer", extra="tensorboard")
@@ -60,7 +60,7 @@ class EventFileTracker:
 
 
 class SummaryWriterTracker:
-    """A SummaryWriter of the user's."""
+    """Uses the user's SummaryWriter."""
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer

@@ -43,13 +43,13 @@ class TrackioTracker:
 
 
 def opened(about: Any, run_dir: Path | None) -> TrackioTracker:
-    """For a run, for the one that is active, or for one of our own in a project of that name."""
+    """Use the given run, the active one, or a new run in the project of that name."""
     trackio = import_tracker("trackio", extra="trackio")
     if about is not None and not isinstance(about, str):
         return TrackioTracker(about, own=False)
     active = import_tracker("trackio.context_vars", extra="trackio").current_run.get()
     if about is None and active is not None:
         return TrackioTracker(active, own=False)
-    # In a context of its own: to trackio in the user's, no run has begun.
+    # In a separate context, so that trackio sees no active run in the user's.
     begin = partial(trackio.init, project=about or PROJECT, embed=False)
     return TrackioTracker(contextvars.copy_context().run(begin), own=True)

@@ -1,9 +1,8 @@
 """Weights & Biases: rows of history, and findings as alerts.
 
-A run of ours gets a row per step. In a run of the user's, only the user decides when a row is
-complete and what its number is: our values go along with the row that is open (`commit=False`),
-with the run's step as `headway/step`. Rows of our own would move the run's counter on, and wandb
-drops what comes with a number that is behind it.
+A run that headway opened gets a row per step. In the user's run only the user decides when a row is
+complete: our values join the open row (`commit=False`), with the training step as `headway/step`.
+Committing rows would advance the run's step counter, and wandb drops rows with a lower step.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class WandbTracker:
     """A run, ours or the user's."""
 
     def __init__(self, run: Any, *, own: bool) -> None:
-        """`own`: nobody else logs to this run, and it ends with the guard's."""
+        """`own`: headway opened this run and closes it."""
         self._run = run
         self._own = own
         self._last = -1
@@ -41,7 +40,7 @@ class WandbTracker:
         elif row.step > self._last:
             self._last = row.step
             self._run.log(values, step=row.step)
-        else:  # after a roll back or a resume: steps repeat, rows cannot
+        else:  # after a roll back or resume: steps repeat, rows cannot
             self._last += 1
             self._run.log(values, step=self._last)
 
@@ -58,13 +57,13 @@ class WandbTracker:
 
 
 def opened(about: Any, run_dir: Path | None) -> WandbTracker:
-    """For a run, for the one that is active, or for one of our own in a project of that name."""
+    """Use the given run, the active one, or a new run in the project of that name."""
     if about is not None and not isinstance(about, str):
         return WandbTracker(about, own=False)
     wandb = import_tracker("wandb", extra="wandb")
     if about is None and wandb.run is not None:
         return WandbTracker(wandb.run, own=False)
-    # Beside whatever run the user may still begin: `wandb.run` stays theirs.
+    # A separate run: `wandb.run` stays the user's.
     run = wandb.init(
         project=about or PROJECT,
         dir=None if run_dir is None else str(run_dir),

@@ -49,10 +49,10 @@ export function age(changed) {
 }
 
 export function counts(findings) {
-  const said = [["error", "errors"], ["warning", "warnings"]]
+  const text = [["error", "errors"], ["warning", "warnings"]]
     .filter(([level]) => findings[level])
     .map(([level, many]) => findings[level] + " " + (findings[level] === 1 ? level : many));
-  return said.join(", ");
+  return text.join(", ");
 }
 
 // The server reports changes; after a lost connection everything is loaded again.

@@ -84,23 +84,23 @@ function article(cause) {
   if (cause.evidence.length) shown.append(folded("Evidence", facts(cause.evidence)));
   if (cause.symptoms.length) {
     const list = cause.symptoms.map((item) => element("li", "", element("strong", "", `${item.code} ${item.name} `), step(item), " ", ...prose(item.message)));
-    shown.append(element("div", "", element("h4", "", "It explains"), element("ul", "plain", ...list)));
+    shown.append(element("div", "", element("h4", "", "Explains"), element("ul", "plain", ...list)));
   }
   return shown;
 }
 
-// Only what has changed is made anew, so that nothing moves under somebody's hands.
+// Only changed items are rebuilt, so that nothing moves while the page is used.
 function lay(box, items, make) {
   items.forEach((item, at) => {
     const key = box.id + " " + item.key;
-    const said = JSON.stringify(item);
+    const text = JSON.stringify(item);
     let known = made.get(key);
-    if (!known || known.said !== said) {
+    if (!known || known.text !== text) {
       const node = make(item);
       const opened = known && known.node.querySelector("details[open]");
       if (opened) node.querySelectorAll("details").forEach((inner) => { inner.open = true; });
       if (known && known.node.parentNode === box) known.node.replaceWith(node);
-      known = { said, node };
+      known = { text, node };
       made.set(key, known);
     }
     if (box.children[at] !== known.node) box.insertBefore(known.node, box.children[at] || null);
@@ -134,8 +134,8 @@ function list() {
   const more = byId("more");
   more.hidden = few.length === wanted.length;
   more.textContent = `Show all ${wanted.length}`;
-  const said = wanted.length === causes.length ? `${causes.length} ${causes.length === 1 ? "cause" : "causes"}` : `${wanted.length} of ${causes.length} causes`;
-  if (byId("found").textContent !== said) byId("found").textContent = said;
+  const text = wanted.length === causes.length ? `${causes.length} ${causes.length === 1 ? "cause" : "causes"}` : `${wanted.length} of ${causes.length} causes`;
+  if (byId("found").textContent !== text) byId("found").textContent = text;
 }
 
 function line(place) {

@@ -19,11 +19,11 @@ function state(run) {
 
 function health(run) {
   if (run.why) return [badge("unsure", "not read")];
-  const said = [badge(run.verdict, run.word.toLowerCase())];
+  const text = [badge(run.verdict, run.word.toLowerCase())];
   const parts = [run.cause, counts(run.findings)].filter((words) => words);
   if (run.checked < 0.999) parts.push(Math.floor(run.checked * 100) + " % checked");
-  if (parts.length) said.push(element("span", "quiet", parts.join(" · ")));
-  return said;
+  if (parts.length) text.push(element("span", "quiet", parts.join(" · ")));
+  return text;
 }
 
 function pick(run) {
@@ -64,7 +64,7 @@ function fill(entry) {
   const words = [state(run), run.step ?? "–", number(run.loss), number(run.speed), run.ladder];
   cells[0].replaceChildren(...health(run));
   if (run.why) cells[0].append(element("span", "quiet", run.why));
-  words.forEach((said, at) => { if (cells[at + 1].textContent !== String(said)) cells[at + 1].textContent = said; });
+  words.forEach((text, at) => { if (cells[at + 1].textContent !== String(text)) cells[at + 1].textContent = text; });
 }
 
 function take(run) {
@@ -94,8 +94,8 @@ function arrange() {
   wanted.forEach(({ row }, at) => { if (body.children[at] !== row) body.insertBefore(row, body.children[at] || null); });
   while (body.children.length > wanted.length) body.lastChild.remove();
   const total = rows.size, more = leftOut ? `; ${leftOut} more are not listed` : "";
-  const said = total === 0 ? "" : (wanted.length === total ? `${total} ${total === 1 ? "run" : "runs"}` : `${wanted.length} of ${total} runs`) + more;
-  if (byId("count").textContent !== said) byId("count").textContent = said;
+  const text = total === 0 ? "" : (wanted.length === total ? `${total} ${total === 1 ? "run" : "runs"}` : `${wanted.length} of ${total} runs`) + more;
+  if (byId("count").textContent !== text) byId("count").textContent = text;
   byId("empty").hidden = total !== 0;
   document.querySelector("table.runs").hidden = total === 0;
   if (total === 0) {

@@ -1,4 +1,4 @@
-// Light, dark, or as the system has it. Runs before anything is drawn, so that nothing flashes.
+// Light, dark or the system setting. Runs before anything is drawn, so that nothing flashes.
 "use strict";
 (function () {
   const CHOICES = ["automatic", "light", "dark"];
@@ -11,7 +11,7 @@
     } catch { return "automatic"; }
   }
 
-  // The style sheet speaks of the system's wish: that very rule is turned on or off by hand.
+  // The style sheet has one rule for the system setting, which is switched on or off here.
   function apply(choice) {
     const media = { automatic: "(prefers-color-scheme: dark)", light: "not all", dark: "screen" }[choice];
     for (const sheet of document.styleSheets) {

@@ -1,7 +1,7 @@
-// Draws the charts of a report. All text goes onto the page as text: nothing here parses markup.
+// Draws the charts of a report. Text is inserted as text: nothing here parses markup.
 "use strict";
 // `data` is the chart data; `looked` is called with the visible part of the run. What comes
-// back can be given further data as a run goes on.
+// back accepts further data as a run grows.
 function headwayCharts(data, looked = () => {}) {
   const status = document.getElementById("status");
   const whole = document.getElementById("whole");
@@ -79,7 +79,7 @@ function headwayCharts(data, looked = () => {}) {
     };
   }
 
-  // A series may come with a colour of its own: where several runs are shown, it is the run's.
+  // A series may have its own colour: that of its run, where several runs are shown.
   const ink = (paint, series, at) => paint.lines[(series.colour ?? at) % paint.lines.length];
 
   // -- charts of lines --------------------------------------------------------------------------
@@ -384,15 +384,15 @@ function headwayCharts(data, looked = () => {}) {
   function startHeat(holder) {
     const heat = { holder, row: 0, cell: 0 };
     fillHeat(heat);
-    const canvas = element("canvas"), said = element("p", "readout", " "), line = element("div", "line");
+    const canvas = element("canvas"), readout = element("p", "readout", " "), line = element("div", "line");
     canvas.setAttribute("role", "img");
     canvas.setAttribute("tabindex", "0");
     canvas.setAttribute("aria-label", heat.map.title + ", a picture of layers by steps; arrow keys read single cells");
-    said.setAttribute("aria-live", "polite");
+    readout.setAttribute("aria-live", "polite");
     line.hidden = true;
     holder.append(canvas, line);
-    Object.assign(heat, { canvas, said, line, scale: scale(heat) });
-    holder.after(said);
+    Object.assign(heat, { canvas, readout, line, scale: scale(heat) });
+    holder.after(readout);
     holder.after(heat.scale);
     canvas.addEventListener("mousemove", (event) => {
       const { map } = heat;
@@ -420,7 +420,7 @@ function headwayCharts(data, looked = () => {}) {
     paintHeat(heat);
   }
 
-  // The cell whose value is shown at a place: layers are not looked at in every step.
+  // The cell whose value is shown at an x: layers are not measured at every step.
   function measured(heat, at) {
     const { map, codes } = heat;
     const first = Math.max(at - (at % map.cells), at - map.hold + 1);
@@ -432,13 +432,13 @@ function headwayCharts(data, looked = () => {}) {
 
   function readCell(heat) {
     const { map } = heat;
-    if (heat.cell < 0 || heat.cell >= map.cells) { heat.said.textContent = "\u00a0"; return; }
+    if (heat.cell < 0 || heat.cell >= map.cells) { heat.readout.textContent = "\u00a0"; return; }
     const at = measured(heat, heat.row * map.cells + heat.cell);
     const code = heat.codes[at];
     const from = map.start + (at % map.cells) * map.width, to = Math.min(from + map.width - 1, extent.max);
     const value = code === ABSENT ? "not measured" : code === BAD ? "NaN or Inf" : code === ZERO ? "0" : "about " + say(Math.pow(10, code / 100));
     const steps = to > from ? "steps " + stepAt(from) + " to " + stepAt(to) : "step " + stepAt(from);
-    heat.said.textContent = map.rows[heat.row] + ", " + steps + ": " + value;
+    heat.readout.textContent = map.rows[heat.row] + ", " + steps + ": " + value;
   }
 
   function image(heat) {
