@@ -121,9 +121,9 @@ class Policy:
     back_off_factor: float = 0.5
     """Factor on the learning rate each time."""
     back_off_steps: int = 100
-    """Steps for which the learning rate stays low …"""
+    """Steps for which the learning rate stays low after a back-off."""
     rewarm_steps: int = 100
-    """… and further steps within which it returns to the user's own schedule."""
+    """Steps after that within which it returns to the user's own schedule."""
     roll_backs: int = 3
     """How often the run may be rolled back within a window; 0: never."""
     halt: bool = True

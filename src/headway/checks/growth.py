@@ -39,9 +39,9 @@ class GrowthRule:
     """When a rise is reported."""
 
     ratio: float = 1.1
-    """Smallest ratio of the new level to the old …"""
+    """Smallest ratio of the new level to the old."""
     amount: float = 0.0
-    """… and smallest difference."""
+    """Smallest difference between the new level and the old."""
     grace: int = 50
     """First steps that are ignored: caches fill, optimizer state is created."""
     horizon: int = 300

@@ -70,9 +70,9 @@ class UnscaledInput(Check):
     @dataclass(frozen=True)
     class Limits:
         rms: float = 30.0
-        """Root mean square of the inputs …"""
+        """Root mean square above which inputs are too large."""
         largest: float = 100.0
-        """… and the smallest largest value that is required with it."""
+        """Value that the largest input must also exceed."""
         smallest: float = 0.02
         """Inputs that are all smaller have no signal."""
         spread: float = 0.02

@@ -79,10 +79,9 @@ class ClippingSaturated(Check):
         patience: int = 1000
         """Steps for which a run that does not learn must be clipped like this."""
         short: int = 30
-        """Steps of a shorter run, under an optimizer whose step is proportional to the gradient
-        …"""
+        """Smallest number of steps of a short run that is judged (plain SGD only)."""
         short_factor: float = 0.01
-        """… and the factor to which nine of ten of them must be clipped."""
+        """Factor to which nine of ten steps of a short run must be clipped."""
 
     def start(self) -> None:
         self.windows: dict[str, Window] = {}

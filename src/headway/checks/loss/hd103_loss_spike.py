@@ -83,9 +83,9 @@ class LossSpike(Check):
         lasting: int = 5
         """Steps after which a spike may have damaged the weights."""
         cluster: int = 3
-        """Number of such spikes that is a warning …"""
+        """Number of spikes with possible damage that is a warning."""
         within: int = 500
-        """… if they occur within this number of steps."""
+        """Steps within which these spikes must occur."""
 
     def start(self) -> None:
         self.seen = 0

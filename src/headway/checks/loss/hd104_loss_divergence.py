@@ -101,9 +101,9 @@ class LossDivergence(Check):
         sigmas: float = 6.0
         """Half width of the band around the best level, in robust standard deviations."""
         shortest: int = 30
-        """Losses above the band before a rise is judged, early in a run …"""
+        """Losses above the band before a rise is judged, early in a run."""
         longest: int = 200
-        """… and late in a run."""
+        """The same, late in a run."""
 
     def start(self) -> None:
         self.coarse = False

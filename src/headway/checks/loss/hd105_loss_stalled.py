@@ -69,9 +69,9 @@ class LossStalled(Check):
     @dataclass(frozen=True)
     class Limits:
         guess_steps: int = 100
-        """Steps without progress if the loss is that of a random guess …"""
+        """Steps without progress if the loss is that of a random guess."""
         steps: int = 500
-        """… and in all other cases."""
+        """Steps without progress in all other cases."""
         passes: float = 1.5
         """Passes over the samples that `guess_steps` requires."""
         progress: float = 0.01

@@ -80,9 +80,9 @@ class DominantLossComponent(Check):
         small_weight: float = 0.1
         """A component with a smaller weight in the loss is meant to be small."""
         rest: float = 0.01
-        """By value: share of the loss below which the others together are reported …"""
+        """By value: share of the loss below which the others together are reported."""
         rest_at_all: float = 1e-4
-        """… and below which they are reported even if they improve."""
+        """The same, below which they are reported even if they improve."""
         material: float = 0.05
         """By value: a component smaller than this counts as a regulariser."""
         window: int = 200

@@ -49,9 +49,9 @@ class InitialLossOff(Check):
     @dataclass(frozen=True)
     class Limits:
         worth_knowing: float = 2.0
-        """Multiple of ln C that is information …"""
+        """Multiple of ln C from which it is information."""
         far: float = 30.0
-        """… and that is a warning."""
+        """Multiple of ln C from which it is a warning."""
 
     def start(self) -> None:
         self.seen: set[str] = set()

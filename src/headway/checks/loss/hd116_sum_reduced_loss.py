@@ -65,11 +65,11 @@ class SumReducedLoss(Check):
     @dataclass(frozen=True)
     class Limits:
         rate: float = 1.0
-        """Learning rate times rows from which SGD steps are too large …"""
+        """Learning rate times rows from which SGD steps are too large."""
         update: float = 0.1
-        """… or the relative change of the weights in one step …"""
+        """Relative change of the weights in one step from which steps are too large."""
         rise: float = 1.5
-        """… or the ratio of a later loss to the first."""
+        """Ratio of a later loss to the first from which steps are too large."""
         steps: int = 20
         """Number of steps that are inspected for it."""
 

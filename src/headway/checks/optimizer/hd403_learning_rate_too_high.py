@@ -70,9 +70,9 @@ class LearningRateTooHigh(TrialCheck):
     @dataclass(frozen=True)
     class Limits:
         rise: float = 0.1
-        """Share by which a whole update that overshoots raises the loss …"""
+        """Share by which a whole update that overshoots raises the loss."""
         doubled: float = 2.0
-        """… and the factor from which it overshoots far."""
+        """Factor on the loss from which an update overshoots far."""
         share: float = 0.5
         """Share of the informative trials that must overshoot."""
         progress: float = 0.05

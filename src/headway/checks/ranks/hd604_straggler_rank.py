@@ -62,13 +62,13 @@ class StragglerRank(Check):
     @dataclass(frozen=True)
     class Limits:
         ratio: float = 1.25
-        """Multiple of the median of the ranks from which a rank is slow …"""
+        """Multiple of the median of the ranks from which a rank is slow."""
         amount_s: float = 0.005
-        """… and the smallest difference in seconds."""
+        """Smallest difference from the median, in seconds, of a slow rank."""
         samples: int = 8
-        """Number by which slow samples must outweigh the others …"""
+        """Number by which slow samples must outweigh the others."""
         steps: int = 60
-        """… and the steps for which they must: an upload or another job also takes a while."""
+        """Steps for which slow samples must outweigh the others: an upload also takes a while."""
         sigmas: float = 8.0
         """Distance from the noise in standard deviations: there are many ranks and many samples."""
         grace: int = 30

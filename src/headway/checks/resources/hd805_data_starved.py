@@ -49,10 +49,10 @@ class DataStarved(Check):
     class Limits:
         window: int = 20
         ratio: float = 5.0
-        """Ratio of the wait to the rest of the step …"""
+        """Ratio of the wait to the rest of the step, without CUDA."""
         wait_s: float = 0.05
         device_ratio: float = 1.0
-        """… and on CUDA."""
+        """The same on CUDA."""
         device_wait_s: float = 0.02
 
     def start(self) -> None:

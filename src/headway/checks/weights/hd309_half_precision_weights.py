@@ -67,9 +67,9 @@ class HalfPrecisionWeights(Check):
     @dataclass(frozen=True)
     class Limits:
         zero_share: float = 0.5
-        """Share of the gradient elements that are 0, for copies of fp32 weights …"""
+        """Share of the gradient elements that are 0, for copies of fp32 weights."""
         largest: float = 1e-5
-        """… if the others are below this: fp16 loses values 200 times smaller."""
+        """Largest value of the other elements: fp16 loses values 200 times smaller."""
         looks: int = 3
         """Consecutive measurements that are needed."""
 

@@ -54,9 +54,9 @@ class LossScaleCollapsed(Check):
         floor: float = 1.0
         """A scale that fell to this or below has collapsed."""
         halvings: int = 8
-        """Number of halvings without a rise …"""
+        """Number of halvings without a rise that is a collapse."""
         within: int = 100
-        """… within this number of steps that is a collapse."""
+        """Steps within which these halvings must occur."""
         grace: int = 50
         """First steps of a segment in which the scaler may still search for its scale."""
 

@@ -84,13 +84,13 @@ class PoorInitialisation(Check):
     @dataclass(frozen=True)
     class Limits:
         explode_gain: float = 3.0
-        """Mean gain of the layers above which a signal can explode …"""
+        """Mean gain of the layers above which a signal can explode."""
         explode: float = 100.0
-        """… and the multiple of the input's spread that it must reach."""
+        """Multiple of the input's spread at which the signal has exploded."""
         vanish_gain: float = 0.2
-        """Mean gain below which it can vanish …"""
+        """Mean gain of the layers below which a signal can vanish."""
         vanish: float = 1e-4
-        """… and the share of the input's spread below which it has vanished."""
+        """Share of the input's spread below which the signal has vanished."""
         saturate_gain: float = 5.0
         """Mean gain above which tanh and sigmoid saturate."""
         spectral: float = 3.0

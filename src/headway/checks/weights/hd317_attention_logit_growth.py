@@ -55,13 +55,13 @@ class AttentionLogitGrowth(Check):
     @dataclass(frozen=True)
     class Limits:
         times: float = 8.0
-        """Multiple of their initial level that the logits must reach …"""
+        """Multiple of their initial level that the logits must reach."""
         logit: float = 25.0
-        """… and their smallest value."""
+        """Smallest value that the logits must reach."""
         left: float = 0.4
-        """Share of its initial value to which the entropy must fall …"""
+        """Share of its initial value to which the entropy must fall."""
         entropy: float = 0.2
-        """… and its largest value."""
+        """Value below which the entropy must fall."""
         looks: int = 3
         """Consecutive measurements that are needed."""
         growth: float = 1.2

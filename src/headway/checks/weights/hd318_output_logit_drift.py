@@ -56,9 +56,9 @@ class OutputLogitDrift(Check):
     @dataclass(frozen=True)
     class Limits:
         drift: float = 8.0
-        """Distance that level and log Z must have moved together …"""
+        """Distance that level and log Z must have moved together."""
         spreads: float = 2.0
-        """… also as a multiple of the spread over the classes."""
+        """The same distance, as a multiple of the spread over the classes."""
         looks: int = 16
         """Smallest number of measurements for a trend."""
 
