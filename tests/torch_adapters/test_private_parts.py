@@ -615,14 +615,18 @@ def test_modules_tell_their_buffers_and_hooks() -> None:
 
 
 def test_nodes_tell_what_they_saved() -> None:
-    from headway.torch_adapters.autograd_graph import node_inputs, saved_value, saved_value_errors
+    from headway.torch_adapters.autograd_graph import (
+        input_metadata,
+        saved_value,
+        saved_value_errors,
+    )
 
     node: Any = torch.softmax(_weight(), 0).grad_fn
     assert saved_value(node, "nothing", "dim") in (0, 2**64)
-    assert tuple(node_inputs(node)[0].shape) == (3,)
+    assert tuple(input_metadata(node)[0].shape) == (3,)
     assert saved_value_errors(node) == []
     assert saved_value(_bare(), "dim") is None
-    assert node_inputs(_bare()) == ()
+    assert input_metadata(_bare()) == ()
 
 
 def test_a_scaler_without_private_state_has_no_known_scale() -> None:

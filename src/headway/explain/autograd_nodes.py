@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from headway.explain.traced_call import BadInput, TracedCall
-from headway.torch_adapters.autograd_graph import node_number
+from headway.torch_adapters.autograd_graph import node_number, walk_graph
 from headway.torch_adapters.runtime_state import LEAF_NUMBER, last_node_number
 
 MOST_NODES = 200_000
@@ -33,30 +33,21 @@ class TracedComponent:
     """Numbers of all nodes of its graph."""
 
 
+def _walk_all(starts: Iterable[Any]) -> Iterator[Any]:
+    return walk_graph(starts, most=MOST_NODES)
+
+
 def read_component_graphs(
     roots: Sequence[Tensor], components: Mapping[str, Tensor], found: Mapping[str, TracedComponent]
 ) -> None:
     """Fill in `numbers`. For a detached component: the part of the graph of the loss that begins at
     the node which created it."""
     whole: dict[int | None, Any] = {
-        node_number(node): node for node in walk_nodes(root.grad_fn for root in roots)
+        node_number(node): node for node in _walk_all(root.grad_fn for root in roots)
     }
     for name, tensor in components.items():
         start = tensor.grad_fn or whole.get(found[name].number)
-        found[name].numbers = frozenset(node_number(node) for node in walk_nodes([start]))
-
-
-def walk_nodes(starts: Iterable[Any]) -> Iterator[Any]:
-    """Every node of a graph."""
-    todo = [node for node in starts if node is not None]
-    seen = set(todo)
-    while todo and len(seen) < MOST_NODES:
-        node = todo.pop()
-        yield node
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                todo.append(following)
+        found[name].numbers = frozenset(node_number(node) for node in _walk_all([start]))
 
 
 # From an autograd node to its forward op. Nodes are numbered in forward order, per thread. The

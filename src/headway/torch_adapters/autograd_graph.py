@@ -36,7 +36,7 @@ def saved_tensor_hooks_active() -> bool:
     return _saved_tensor_hooks(False) is not None
 
 
-def node_inputs(node: Any) -> Sequence[Any]:
+def input_metadata(node: Any) -> Sequence[Any]:
     """Shape and dtype of what flows into a node in backward; empty where torch does not tell."""
     found: Sequence[Any] = getattr(node, "_input_metadata", None) or ()
     return found
@@ -63,19 +63,32 @@ def saved_value_errors(node: Any) -> list[str]:
     return found
 
 
+def next_nodes(node: Any) -> list[Any]:
+    """The nodes that a node's inputs came from."""
+    return [following for following, _ in node.next_functions if following is not None]
+
+
 def dtypes_in_graph(roots: Sequence[Tensor]) -> set[str]:
     """The dtypes of the values that flow through the graph of these tensors."""
     found = {str(root.dtype).removeprefix("torch.") for root in roots}
     for node in walk_graph(root.grad_fn for root in roots):
-        for described in node_inputs(node):
+        for described in input_metadata(node):
             found.add(str(described.dtype).removeprefix("torch."))
     return found
 
 
 def walk_graph(
-    starts: Iterable[Any], *, after: int | None = None, most: int = MAX_NODES
+    starts: Iterable[Any],
+    *,
+    after: int | None = None,
+    most: int = MAX_NODES,
+    skip: Callable[[Any], bool] | None = None,
 ) -> Iterator[Any]:
-    """The nodes of a graph from its end; with `after`, those computed after that number only."""
+    """The nodes of a graph from its end, breadth first, each once.
+
+    With `after`, only those computed after that number; with `skip`, not those and not what is
+    behind them.
+    """
     todo: deque[Any] = deque(node for node in starts if node is not None)
     seen: set[Any] = set(todo)
     while todo:
@@ -83,6 +96,8 @@ def walk_graph(
         yield node
         for following, _ in node.next_functions:
             if following is None or following in seen or len(seen) >= most:
+                continue
+            if skip is not None and skip(following):
                 continue
             if after is None or after < node_number(following) < LEAF:
                 seen.add(following)

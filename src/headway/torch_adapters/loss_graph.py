@@ -11,6 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
+from headway.torch_adapters.autograd_graph import next_nodes, walk_graph
+
 # Of what a loss is the sum: reading its graph from the end.
 
 # `loss = (ce + 0.5 * box.mean() / k) * scale` is followed back through sums, factors and whatever
@@ -101,7 +103,7 @@ def _folds_scalars(node: Any) -> bool:
     """Whether a sum or mean runs over a list of scalars that was stacked."""
     for _ in range(6):
         kind = _kind(node)
-        following = [item for item, _ in node.next_functions if item is not None]
+        following = next_nodes(node)
         if kind == "CopySlices":
             return True
         if kind in _JOINS:
@@ -167,7 +169,7 @@ class BackwardGraph:
         graph.nodes.update(todo)
         while todo:
             node = todo.popleft()
-            for following in node_inputs(node):
+            for following in next_nodes(node):
                 graph.consumers.setdefault(following, []).append(node)
                 if following not in graph.nodes and len(graph.nodes) < MOST_GRAPH_NODES:
                     graph.nodes.add(following)
@@ -178,13 +180,13 @@ class BackwardGraph:
         """The nodes whose values go through a further layer before they reach the losses."""
         found: set[Any] = set()
         todo = [
-            following for node in self.nodes if is_product(node) for following in node_inputs(node)
+            following for node in self.nodes if is_product(node) for following in next_nodes(node)
         ]
         while todo:
             node = todo.pop()
             if node not in found:
                 found.add(node)
-                todo += node_inputs(node)
+                todo += next_nodes(node)
         return found
 
     def is_gate(self, node: Any) -> bool:
@@ -199,11 +201,6 @@ def node_name(node: Any) -> str:
     """`addmm` for AddmmBackward0."""
     name: str = node.name().lower().rpartition("::")[2]
     return name.partition("backward")[0]
-
-
-def node_inputs(node: Any) -> list[Any]:
-    """The nodes a node's values came from."""
-    return [following for following, _ in node.next_functions if following is not None]
 
 
 def is_product(node: Any) -> bool:
@@ -237,7 +234,7 @@ def _passes(name: str) -> bool:
 
 def _computed(node: Any) -> list[Any]:
     """Its inputs without the parameters."""
-    return [item for item in node_inputs(node) if not is_leaf(item)]
+    return [item for item in next_nodes(node) if not is_leaf(item)]
 
 
 # The part of an autograd graph that is the loss formula, and what is noted on its nodes.
@@ -295,15 +292,8 @@ def take_note(node: Any, what: str) -> Any:
 
 def formula_nodes(roots: Iterable[Tensor]) -> Iterator[Any]:
     """The nodes of the loss formula, from its end."""
-    todo = deque(root.grad_fn for root in roots if root.grad_fn is not None)
-    seen = set(todo)
-    while todo:
-        node = todo.popleft()
-        yield node
-        for following, _ in node.next_functions:
-            if following is None or following in seen or len(seen) >= MOST_FORMULA_NODES:
-                continue
-            if following.name().startswith(_LAYERS):
-                continue
-            seen.add(following)
-            todo.append(following)
+    return walk_graph(
+        (root.grad_fn for root in roots),
+        most=MOST_FORMULA_NODES,
+        skip=lambda node: node.name().startswith(_LAYERS),
+    )

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.observers.loss.loss_inputs import dtype_of
 from headway.preflight.observers.loss.output_range import node_kind
+from headway.torch_adapters.autograd_graph import next_nodes
 from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.live_objects import find_leaves
 from headway.torch_adapters.loss_graph import (
@@ -255,7 +256,7 @@ def _ends(root: Any) -> list[Any]:
     while todo:
         node = todo.pop()
         kind = node_kind(node)
-        following = [item for item, _ in node.next_functions if item is not None]
+        following = next_nodes(node)
         if kind.startswith(_LAYERS):
             if _has_weight(node):
                 ends.append(node)
@@ -313,7 +314,7 @@ def _place(root: Any) -> dict[str, Any] | None:
 def _downwards(node: Any) -> Iterator[Any]:
     for _ in range(20):
         yield node
-        following = [item for item, _ in node.next_functions if item is not None]
+        following = next_nodes(node)
         if len(following) != 1:
             return
         node = following[0]

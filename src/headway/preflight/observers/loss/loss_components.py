@@ -34,7 +34,11 @@ from headway.preflight.observers.loss.value_names import (
     oldest_sequence_number,
     read_levels,
 )
-from headway.torch_adapters.autograd_graph import node_inputs, saved_tensor_hooks_active, walk_graph
+from headway.torch_adapters.autograd_graph import (
+    input_metadata,
+    saved_tensor_hooks_active,
+    walk_graph,
+)
 from headway.torch_adapters.compat import find_aliases, has_backward_hooks
 from headway.torch_adapters.live_objects import find_leaves
 from headway.torch_adapters.loss_graph import LossTerm, find_terms
@@ -328,9 +332,9 @@ class LossComponents(Observer):
             edges = [GradientEdge(term.node, term.number) for term, _ in members]
             seeds = [
                 torch.full(
-                    node_inputs(term.node)[term.number].shape,
+                    input_metadata(term.node)[term.number].shape,
                     weight or 0.0,
-                    dtype=node_inputs(term.node)[term.number].dtype,
+                    dtype=input_metadata(term.node)[term.number].dtype,
                     device=parameters[0].device,
                 )
                 for term, weight in members

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headway.preflight.observer import TorchCall
-from headway.torch_adapters.autograd_graph import node_inputs, saved_value
+from headway.torch_adapters.autograd_graph import input_metadata, next_nodes, saved_value
 from headway.torch_adapters.compat import find_aliases
 
 # Which activation a prediction comes straight from, seen through reshapes and the like.
@@ -87,7 +87,7 @@ class OutputActivation:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the activation's output."""
-        described = node_inputs(self.node)
+        described = input_metadata(self.node)
         return tuple(described[0].shape) if described else ()
 
 
@@ -104,7 +104,7 @@ def find_output_activation(tensor: Tensor) -> OutputActivation | None:
             whole = False
         elif name not in _SAME_VALUES:
             return None
-        followed = [following for following, _ in node.next_functions if following is not None]
+        followed = next_nodes(node)
         if len({following.name() for following in followed}) != 1:
             return None
         whole = whole and len(followed) == 1

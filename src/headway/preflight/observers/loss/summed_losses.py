@@ -15,7 +15,7 @@ from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.observers.loss.loss_inputs import LOSSES, LossArguments
 from headway.preflight.observers.loss.output_range import node_kind
 from headway.preflight.source_lines import find_only_line
-from headway.torch_adapters.autograd_graph import node_inputs
+from headway.torch_adapters.autograd_graph import input_metadata, next_nodes
 from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.live_objects import find_leaves
 from headway.torch_adapters.loss_graph import add_note, formula_nodes, take_note
@@ -111,11 +111,11 @@ class SummedLosses(Observer):
         if summed.shape[0] in self._batch:
             return summed.shape[0]
         for _ in range(12):
-            following = [item for item, _ in node.next_functions if item is not None]
+            following = next_nodes(node)
             if node_kind(node) not in _PICKED or len(set(following)) != 1:
                 break
             node = following[0]
-            described = node_inputs(node)
+            described = input_metadata(node)
             shape = [int(size) for size in described[0].shape] if described else []
             if shape and shape[0] in self._batch:
                 return shape[0]
