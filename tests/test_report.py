@@ -182,7 +182,7 @@ def test_torn_lines_are_mentioned(tmp_path: Path) -> None:
     with open(path / "steps.rank0.jsonl", "a") as file:
         file.write('{"seg":0,"seq":3,"st')
     told = diagnose(path)
-    assert list(told.notes) == ["1 of 4 damaged lines skipped"]
+    assert list(told.notes) == ["1 of 4 lines skipped: damaged"]
 
 
 def test_what_cannot_be_read_is_a_users_mistake(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from headway.logs.console_rows import ConsoleRows
 from headway.logs.formats.console_dialects import DIALECTS
 from headway.logs.free_text import FreeTextReading
 from headway.logs.key_values import pairs
-from headway.logs.log_file import LONGEST_LINE, console_lines, sample, strip_prefix
+from headway.logs.log_file import MAX_LINE, console_lines, sample, strip_prefix
 from headway.logs.log_table import Log
 
 FREE_TEXT = next(dialect for dialect in DIALECTS if dialect.format == "text")
@@ -354,7 +354,7 @@ HOSTILE += (
 def test_a_line_of_a_megabyte(tmp_path: Path, piece: str) -> None:
     path = tmp_path / "train.log"
     path.write_text(piece * (1_000_000 // len(piece)))
-    assert all(len(line) <= LONGEST_LINE for line in console_lines(path))
+    assert all(len(line) <= MAX_LINE for line in console_lines(path))
     start = time.process_time()
     with contextlib.suppress(UnreadableInput):
         readers.read(path)

@@ -167,7 +167,7 @@ def test_the_report_says_so_and_reads_the_steps_once(
     report = postmortem.diagnose(run)
     assert [item.code for item in report.causes] == ["HD101"]
     assert any(f"of {STEPS} steps were checked in detail" in note for note in report.notes)
-    assert "1 of 6001 damaged lines skipped" in report.notes
+    assert "1 of 6001 lines skipped: damaged" in report.notes
     (run / "steps.rank0.jsonl").unlink()
     assert report.charts is not None
     assert report.charts().series["loss"].gaps()[0].first == 3700

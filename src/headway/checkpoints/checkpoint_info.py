@@ -183,10 +183,8 @@ def _first(value: Any, keys: tuple[str, ...]) -> int | None:
     return None
 
 
-# Says what a file is that has a checkpoint's name but is none: a web page, a git-LFS pointer.
-
-# A download that failed leaves a web page, a clone without git-LFS a pointer of three lines. Both
-# are called `model.safetensors`, and "unknown format" helps nobody.
+# Files that only have the name of a checkpoint. A failed download leaves a web page, a clone
+# without git-LFS a pointer of three lines; both are called `model.safetensors`.
 
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _SIZE = re.compile(rb"^size (\d{1,19})$", re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The element types of checkpoints: their sizes, and the names the formats give them."""
+"""The element types of checkpoints: their sizes, and their names in the formats."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SIZES: dict[str, int] = {
 FLOATING = frozenset(
     name for name in SIZES if name.startswith(("float", "bfloat", "complex")) and "e8m0" not in name
 )
-"""Those that can hold a NaN or an infinity and are measured for it."""
+"""Types that can contain NaN or Inf, and are measured for it."""
 
 STORAGES: dict[str, str] = {
     "DoubleStorage": "float64",
@@ -110,10 +110,10 @@ _NUMPY = {
 
 
 def of_torch(name: str) -> str:
-    """`torch.half` is `float16`; a name of its own otherwise."""
+    """`half` is `float16`; other names are returned unchanged."""
     return _TORCH.get(name, name)
 
 
 def of_numpy(code: str) -> str | None:
-    """`<f4` is `float32`; None for a kind that is no plain number."""
+    """`<f4` is `float32`; None if it is not a plain number."""
     return _NUMPY.get(code.lstrip("<>|="))

@@ -45,7 +45,7 @@ DATA_MODULES = frozenset(
         "textwrap",
     ]
 )
-"""Modules of the standard library that hold data and plain functions …"""
+"""Modules of the standard library that contain data and plain functions."""
 
 
 NOT_DATA = frozenset(
@@ -62,7 +62,7 @@ NOT_DATA = frozenset(
         ("typing", "ForwardRef._evaluate"),
     }
 )
-"""… but for these."""
+"""Names in `DATA_MODULES` that are not data."""
 
 
 DATA_NAMES = frozenset(

@@ -1,7 +1,7 @@
-"""Answers the calls that a pickle of tensors makes with a description instead of an object.
+"""Descriptions of the tensors, arrays and containers that a pickle builds, instead of the objects.
 
-A tensor is its storage, an offset, a shape and strides. Whether these fit the storage is checked
-where the bytes are located (`locate.py`); here only their kinds are.
+A tensor is its storage, an offset, a shape and strides. Here only their types are checked; whether
+they fit the storage is checked in `tensor_bytes.py`.
 """
 
 from __future__ import annotations

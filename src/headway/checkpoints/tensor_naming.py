@@ -19,13 +19,6 @@ from headway.checkpoints.formats.torch_legacy import root_of
 from headway.checkpoints.pickle_rebuild import ArrayRef, TensorRef
 from headway.checkpoints.pickle_values import Stub
 
-# Names the tensors of a loaded object and gives each its role: weight, buffer, optimizer moment.
-
-# A checkpoint is a dict of dicts in as many shapes as there are projects. The outer wrapper of the
-# weights (`state_dict`, `model_state_dict`, …) is left out of the names, the optimizer is known by
-# its `state` and `param_groups`, a module that was saved whole by its `_parameters` and
-# `_modules`.
-
 WRAPPERS = (
     "state_dict",
     "model_state_dict",
@@ -253,8 +246,7 @@ def holds_tensors(value: Any, depth: int = 0) -> bool:
     return False
 
 
-# Optimizer state in a checkpoint: which parameter each moment belongs to, and the value of its
-# step counter.
+# Optimizer state: the parameter of each moment, and the step counter.
 
 
 def moment_names(leaves: list[NamedLeaf], optimizers: list[SavedOptimizer]) -> list[str]:

@@ -178,14 +178,14 @@ def entry_chunks(file: BinaryIO, entry: ZipEntry, size: int = 1 << 16) -> Iterat
     if entry.method != DEFLATED:
         raise BadZip(f"entry {entry.name!r} has an unsupported compression method ({entry.method})")
     unpack = zlib.decompressobj(-15)
-    made = 0
+    total = 0
     try:
         while left and (data := file.read(min(size, left))):
             left -= len(data)
             while data and not unpack.eof:
                 out = unpack.decompress(data, 1 << 18)
-                made += len(out)
-                if made > entry.size:
+                total += len(out)
+                if total > entry.size:
                     raise BadZip(
                         f"entry {entry.name!r} decompresses to more than its {entry.size} bytes"
                     )
@@ -238,8 +238,8 @@ class PickleMember:
             # A list of words (`cos`, `sin`, …) also begins like a pickle, but calls nothing.
             called = {str(wanted) for wanted in self.loaded.calls}
             dangerous = {
-                name: said
-                for name, said in dangerous.items()
+                name: arguments
+                for name, arguments in dangerous.items()
                 if name in called or name.startswith("a call of ")
             }
             unknown = [name for name in unknown if name in called]

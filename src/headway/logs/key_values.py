@@ -37,7 +37,7 @@ _FILLER = frozenset((
     "=", "are", "has", "than", "from", "until", "then", "now", "a", "an",
 ))  # fmt: skip
 _MAX_CACHED = 20_000
-LONGEST_NAME = 80
+MAX_NAME = 80
 
 
 class Pair(NamedTuple):
@@ -177,7 +177,7 @@ def _read(text: str) -> _Gap:
     name = _trim(head[start:])
     if not strong and (name.count(" ") > 2 or _UNIT.fullmatch(name)):
         name = ""  # a sentence or a unit, not a name
-    if name.endswith((".py", ".so", ".cpp", ".cu", "http", "https")) or len(name) > LONGEST_NAME:
+    if name.endswith((".py", ".so", ".cpp", ".cu", "http", "https")) or len(name) > MAX_NAME:
         name = ""
     return _Gap(
         says_unit,

@@ -59,7 +59,7 @@ def sample(path: Path) -> Sample:
 # The lines of a console log, without colours, time stamps, logger names and labels of ranks and
 # workers. Each redraw of a progress bar (`\r`) is a line. One pass, bounded memory.
 
-LONGEST_LINE = 1 << 14
+MAX_LINE = 1 << 14
 """Characters of a line; the rest is cut off."""
 _CHUNK = 1 << 18
 _LOOKED_AT = 500
@@ -122,8 +122,8 @@ def console_lines(path: Path) -> Iterator[str]:
                     parts[0] = ""
                 parts[0] = rest + parts[0]
                 rest = parts.pop() if block else ""
-                cut = len(rest) > LONGEST_LINE or (cut and not parts)
-                rest = rest[:LONGEST_LINE]
+                cut = len(rest) > MAX_LINE or (cut and not parts)
+                rest = rest[:MAX_LINE]
                 for line in parts:
                     if line and not line.isspace():
                         yield _plain(line)
@@ -141,7 +141,7 @@ def _encoding(start: bytes) -> str:
 
 
 def _plain(line: str) -> str:
-    line = line[:LONGEST_LINE]
+    line = line[:MAX_LINE]
     return _ANSI.sub("", line) if "\x1b" in line else line
 
 
@@ -202,7 +202,7 @@ def is_text(sample: Sample) -> bool:
 
 BLOCK = 1 << 20
 """Bytes read at a time."""
-LONGEST_BLOCK_LINE = 1 << 24
+MAX_BLOCK_LINE = 1 << 24
 """A longer line is replaced by TOO_LONG: it is not a row of a log."""
 TOO_LONG = b"\0"
 
@@ -229,7 +229,7 @@ def _blocks(file: BinaryIO, size: int) -> Iterator[list[bytes]]:
             if not skipping:
                 pieces.append(block)
                 held += len(block)
-                if held > LONGEST_BLOCK_LINE:
+                if held > MAX_BLOCK_LINE:
                     pieces, held, skipping = [], 0, True
             continue
         whole = block[:cut]

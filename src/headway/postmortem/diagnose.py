@@ -54,8 +54,8 @@ def diagnose(path: str | Path, *, settings: Settings | None = None) -> Report:
     place = Path(path)
     report = _report(place, settings)
     # Checkpoints alone have no steps.
-    told = not report.sources or any("clean" not in source for source in report.sources)
-    again = partial(records_of, place) if told else None
+    has_log = not report.sources or any("clean" not in source for source in report.sources)
+    again = partial(records_of, place) if has_log else None
     return replace(report, subject=str(place), reread=again)
 
 
@@ -92,10 +92,10 @@ def records_of(place: Path) -> Iterator[Record]:
     found = survey_folder(place)
     if found.runs:
         return run_reader.RunDir(_newest(found.runs)).records()
-    told = group_by_run(found)
-    if not told:
+    runs = group_by_run(found)
+    if not runs:
         raise UnreadableInput(_nothing(place, found.refused))
-    return LogStream(join_logs(told[-1].logs)).records()
+    return LogStream(join_logs(runs[-1].logs)).records()
 
 
 def _newest(runs: Sequence[Path]) -> Path:
@@ -119,7 +119,7 @@ def _own(place: Path, settings: Settings | None) -> Report:
             f"{long.close} of {long.steps} steps were checked in detail, the others screened"
         )
     if torn:
-        notes.append(f"{torn} of {lines} damaged lines skipped")
+        notes.append(f"{torn} of {lines} lines skipped: damaged")
     report = Report.from_engine(engine, command="diagnose", notes=notes)
     return replace(report, charts=partial(_charts, place) if long is None else long.drawn)
 
@@ -244,23 +244,23 @@ def _newest_own(runs: Sequence[Path], settings: Settings) -> Report:
 
 
 def _run_report(
-    root: Path, told: Sequence[RunLogs], checkpoints: Sequence[Path], settings: Settings
+    root: Path, runs: Sequence[RunLogs], checkpoints: Sequence[Path], settings: Settings
 ) -> Report:
     from headway.logs.join_logs import join_logs
     from headway.postmortem.last_good import CheckpointSearch, with_rollback_advice
     from headway.postmortem.run_settings import settings_in
 
-    story = told[-1]
-    log = join_logs(story.logs)
-    own = _checkpoints_of_run(checkpoints, told, story, root)
-    beside = [story.place, *story.homes]
-    for item in story.logs:
+    run = runs[-1]
+    log = join_logs(run.logs)
+    own = _checkpoints_of_run(checkpoints, runs, run, root)
+    beside = [run.place, *run.homes]
+    for item in run.logs:
         beside += [item.path.parent, item.path.parent / "files"]  # W&B stores its settings there
     beside.append(root)
     beside += [path if path.is_dir() else path.parent for path in own[-1:]]
-    report, end = _report_log(log, story.logs, settings_in(dict.fromkeys(beside)), settings)
-    if len(told) > 1:
-        report = replace(report, notes=[*_other_runs(told, settings), *report.notes])
+    report, end = _report_log(log, run.logs, settings_in(dict.fromkeys(beside)), settings)
+    if len(runs) > 1:
+        report = replace(report, notes=[*_other_runs(runs, settings), *report.notes])
     if not own:
         return report
     search = CheckpointSearch.at(own, settings)
@@ -300,15 +300,15 @@ def _in_short(run: RunLogs, settings: Settings) -> str:
 
 
 def _checkpoints_of_run(
-    checkpoints: Sequence[Path], told: Sequence[RunLogs], story: RunLogs, root: Path
+    checkpoints: Sequence[Path], runs: Sequence[RunLogs], run: RunLogs, root: Path
 ) -> list[Path]:
     """The checkpoints of a run: in its own folder, else those that are in no other run's."""
-    if len(told) == 1:
+    if len(runs) == 1:
         return list(checkpoints)
-    own = [path for path in checkpoints if story.place != root and story.place in path.parents]
+    own = [path for path in checkpoints if run.place != root and run.place in path.parents]
     if own:
         return own
-    foreign = [item.place for item in told if item is not story and item.place != root]
+    foreign = [item.place for item in runs if item is not run and item.place != root]
     return [path for path in checkpoints if not any(place in path.parents for place in foreign)]
 
 

@@ -1,4 +1,4 @@
-"""Finds the last checkpoint before the fault that a scan saw to be clean, and adds the scan to the
+"""Finds the last clean checkpoint before the fault, and adds the results of the scan to the
 report.
 """
 

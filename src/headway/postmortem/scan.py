@@ -162,16 +162,16 @@ class ScanNotes:
 
     def notes(self) -> list[str]:
         """Notes for the report that are not findings."""
-        told = []
+        notes = []
         for before, now in pairwise(self.checkpoints):
             first, second = math.sqrt(before.square), math.sqrt(now.square)
             same = before.clean and not now.problems and now.elements == before.elements
             if same and first > 0 and second > GROWTH * first:
-                told.append(
+                notes.append(
                     f"the norm of all weights grew from {say(first)} in {short_name(before.path)} "
                     f"to {say(second)} in {short_name(now.path)}"
                 )
-        return told
+        return notes
 
 
 # Scanning.

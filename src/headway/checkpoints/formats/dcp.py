@@ -1,7 +1,7 @@
 """Distributed checkpoints of torch: a `.metadata` pickle, and `.distcp` files of saved tensors.
 
-torch itself loads `.metadata` with a plain `pickle.load`. Here it is gone through inertly like any
-other pickle; each blob of a `.distcp` file is a small file of `torch.save`.
+torch loads `.metadata` with a plain `pickle.load`. Here it is interpreted without executing
+anything, like any other pickle; each blob of a `.distcp` file is a small `torch.save` file.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ def is_dcp(path: Path) -> bool:
 
 def read(path: Path) -> Checkpoint:
     """Reads the folder."""
-    made = Checkpoint(path, "dcp", checkpoint_info.step_from_name(path))
+    result = Checkpoint(path, "dcp", checkpoint_info.step_from_name(path))
     metadata = path / METADATA
     if not metadata.is_file():
         message = f"{path} has no {METADATA}: the save was not completed"
-        made.problems.append(Problem("unreadable", message, path, {"missing": [METADATA]}))
-        return made
+        result.problems.append(Problem("unreadable", message, path, {"missing": [METADATA]}))
+        return result
     with open(metadata, "rb") as file:
         loaded = inert_pickle.load(file, limit=min(file.seek(0, 2), MAX_METADATA))
     opened = torch_file.OpenedPickle(metadata, "dcp", loaded, tensor_bytes.StoragePlaces(metadata))
     problems, unknown = torch_file.problems_of(opened)
-    made.problems += problems
+    result.problems += problems
     if unknown:
-        made.facts["stubbed"] = unknown[:100]
+        result.facts["stubbed"] = unknown[:100]
     if isinstance(loaded.value, Stub):
-        _Folder(path, loaded.value, made).read()
-    elif not made.problems:
+        _Folder(path, loaded.value, result).read()
+    elif not result.problems:
         message = f"{metadata} is not the metadata of a distributed checkpoint"
-        made.problems.append(Problem("unreadable", message, metadata, {}))
-    return made
+        result.problems.append(Problem("unreadable", message, metadata, {}))
+    return result
 
 
 class _Folder:
     """One pass over the entries of the metadata."""
 
-    def __init__(self, path: Path, metadata: Stub, made: Checkpoint) -> None:
+    def __init__(self, path: Path, metadata: Stub, result: Checkpoint) -> None:
         self.path = path
-        self.made = made
+        self.result = result
         self.tensors: dict[Any, Any] = _dict(metadata.get("state_dict_metadata"))
         self.stored: dict[Any, Any] = _dict(metadata.get("storage_data"))
         self.paths: dict[Any, Any] = _dict(metadata.get("planner_data"))
@@ -70,7 +70,7 @@ class _Folder:
     def read(self) -> None:
         """Locates every tensor and reads the small objects."""
         parts: dict[str, list[TensorPart]] = {}
-        told: int | None = None
+        own_step: int | None = None
         try:
             for index, info in self.stored.items():
                 if not isinstance(index, Stub) or not isinstance(info, Stub):
@@ -82,7 +82,7 @@ class _Folder:
                     self._tensor(name, index, info, parts)
                 else:
                     step = self._object(name, info)
-                    told = step if told is None else told
+                    own_step = step if own_step is None else own_step
         finally:
             for file in self.files.values():
                 if file is not None:
@@ -90,12 +90,12 @@ class _Folder:
         for name, pieces in parts.items():
             self._join(name, sorted(pieces, key=lambda part: part.at))
         self._say()
-        if told is not None:
-            self.made.step = told
-        elif self.made.step is None:
-            self.made.step = self.epoch
+        if own_step is not None:
+            self.result.step = own_step
+        elif self.result.step is None:
+            self.result.step = self.epoch
         if self.epoch is not None:
-            self.made.facts["epoch"] = self.epoch
+            self.result.facts["epoch"] = self.epoch
 
     def _open(self, info: Stub) -> tuple[Path, BinaryIO, int, int] | None:
         """The open file of an entry, and the range of the entry."""
@@ -138,7 +138,7 @@ class _Folder:
         try:
             tensor = self._saved(name, place, first)
         except tensor_bytes.Unsupported as kind:
-            skipped = self.made.facts.setdefault("skipped", {})
+            skipped = self.result.facts.setdefault("skipped", {})
             skipped[str(kind)] = skipped.get(str(kind), 0) + 1
             return
         except tensor_bytes.Lost as why:
@@ -162,7 +162,7 @@ class _Folder:
         head = file.read(4)
         if head == b"PK\x03\x04" or head[:2] == b"\x80\x02":
             opened = torch_file.read(path, file, start=offset, size=length)
-            self.made.problems += _unsafe(opened, path)
+            self.result.problems += _unsafe(opened, path)
             if not isinstance(opened.value, TensorRef):
                 raise tensor_bytes.Lost(f"no tensor at byte {offset} of {path.name}")
             return tensor_bytes.locate_tensor(opened.value, opened.places, shown, role)
@@ -220,7 +220,7 @@ class _Folder:
             opened = torch_file.read(path, file, start=offset, size=length)
         except tensor_bytes.Lost:
             return None
-        self.made.problems += _unsafe(opened, path)
+        self.result.problems += _unsafe(opened, path)
         last = name.rpartition(".")[2]
         if last in checkpoint_info.EPOCH_KEYS and type(opened.value) is int:
             self.epoch = opened.value
@@ -236,9 +236,9 @@ class _Folder:
             self.lost[name] = f"only {held} of its {whole} elements are present"
         first = pieces[0].tensor
         if len(pieces) == 1 and first.shape == shape:
-            self.made.tensors.append(first)
+            self.result.tensors.append(first)
             return
-        self.made.tensors.append(
+        self.result.tensors.append(
             SavedTensor(first.name, first.role, first.dtype, shape, first.span, parts=tuple(pieces))
         )
 
@@ -248,12 +248,12 @@ class _Folder:
             count = "1 file is" if len(names) == 1 else f"{len(names)} files are"
             message = f"{self.path}: {count} missing, {names[0][:200]} first"
             facts: dict[str, Any] = {"missing": names[:_LISTED], "lost": list(self.lost)[:_LISTED]}
-            self.made.problems.append(Problem("unreadable", message, self.path, facts))
+            self.result.problems.append(Problem("unreadable", message, self.path, facts))
         elif self.lost:
             name, why = next(iter(self.lost.items()))
             message = f"{self.path}: {name[:200]}: {why} ({len(self.lost)} problems in total)"
             facts = {"lost": list(self.lost)[:_LISTED], "lost_count": len(self.lost)}
-            self.made.problems.append(Problem("unreadable", message, self.path, facts))
+            self.result.problems.append(Problem("unreadable", message, self.path, facts))
 
 
 def _unsafe(opened: torch_file.OpenedPickle, path: Path) -> list[Problem]:

@@ -1,8 +1,8 @@
-"""DeepSpeed's folders: the module's weights, and the flat fp32 partitions of every rank.
+"""DeepSpeed folders: the weights of the module, and the flat fp32 partitions of every rank.
 
 latest                                    names the tag
 global_step500/mp_rank_00_model_states.pt weights, buffers, counters
-global_step500/…zero_pp_rank_0_mp_rank_00_optim_states.pt   one rank's masters and moments
+global_step500/…zero_pp_rank_0_mp_rank_00_optim_states.pt   fp32 weights and moments of a rank
 """
 
 from __future__ import annotations
@@ -67,19 +67,21 @@ def _shards(path: Path) -> list[Path]:
 
 def read(path: Path) -> Checkpoint:
     """Reads the folder."""
-    made = Checkpoint(path, "deepspeed")
+    result = Checkpoint(path, "deepspeed")
     folder = folder_of(path) or path
-    add(folder, made, weights=True)
-    if made.step is None:
-        made.step = checkpoint_info.step_from_name(folder)
-    return made
+    add(folder, result, weights=True)
+    if result.step is None:
+        result.step = checkpoint_info.step_from_name(folder)
+    return result
 
 
-def add(folder: Path, made: Checkpoint, *, weights: bool) -> None:
+def add(folder: Path, result: Checkpoint, *, weights: bool) -> None:
     """Adds the content of the shards to a checkpoint."""
     if not folder.is_dir():
-        message = f"{made.path}: `latest` names {folder.name}, which does not exist"
-        made.problems.append(Problem("unreadable", message, made.path, {"missing": [folder.name]}))
+        message = f"{result.path}: `latest` names {folder.name}, which does not exist"
+        result.problems.append(
+            Problem("unreadable", message, result.path, {"missing": [folder.name]})
+        )
         return
     shards = _shards(folder)
     for shard in shards:
@@ -87,56 +89,56 @@ def add(folder: Path, made: Checkpoint, *, weights: bool) -> None:
             with open(shard, "rb") as file:
                 opened = torch_file.read(shard, file)
         except (OSError, tensor_bytes.Lost) as error:
-            made.problems.append(Problem("unreadable", f"{shard}: {error}", shard, {}))
+            result.problems.append(Problem("unreadable", f"{shard}: {error}", shard, {}))
             continue
-        _take(shard, opened, made, weights)
-    _missing_ranks(folder, shards, made)
+        _take(shard, opened, result, weights)
+    _missing_ranks(folder, shards, result)
 
 
-def _take(shard: Path, opened: torch_file.OpenedPickle, made: Checkpoint, weights: bool) -> None:
+def _take(shard: Path, opened: torch_file.OpenedPickle, result: Checkpoint, weights: bool) -> None:
     if opened.format == "pickle" and opened.value is None:
         message = f"{shard} is not a torch.save file ({shard.stat().st_size} bytes)"
         opened.problems.append(Problem("unreadable", message, shard, {}))
         opened.loaded.damage = None
     problems, unknown = torch_file.problems_of(opened)
-    made.problems += problems
+    result.problems += problems
     if unknown:
-        known = made.facts.setdefault("stubbed", [])
+        known = result.facts.setdefault("stubbed", [])
         known.extend(name for name in unknown if name not in known)
     root = opened.value if isinstance(opened.value, dict) else {}
     rank = _RANK.search(shard.name)
     if _OPTIMIZER.search(shard.name):
         state = root.get("optimizer_state_dict")
         if isinstance(state, dict) and rank is not None:
-            _partitions(state, opened, made, rank.group(1), rank.group(2))
+            _partitions(state, opened, result, rank.group(1), rank.group(2))
         else:
-            _plain(opened, made, "")
+            _plain(opened, result, "")
         return
     step = checkpoint_info.step_from_content(root)
-    made.step = step if step is not None else made.step
+    result.step = step if step is not None else result.step
     for key in ("global_samples", "skipped_steps", "ds_version", "dp_world_size", "mp_world_size"):
         if isinstance(root.get(key), (int, str)):
-            made.facts[key] = root[key] if isinstance(root[key], int) else root[key][:40]
+            result.facts[key] = root[key] if isinstance(root[key], int) else root[key][:40]
     if weights:
         several = (rank is not None and rank.group(1) != "0") or "mp_rank_00" not in shard.name
         prefix = "" if not several or _EXPERT.match(shard.name) else _prefix(shard)
         opened.loaded.value = {k: root[k] for k in ("module", "optimizer") if k in root}
-        _plain(opened, made, prefix)
+        _plain(opened, result, prefix)
 
 
 def _prefix(shard: Path) -> str:
     return _MODEL.sub("", shard.name) + "."
 
 
-def _plain(opened: torch_file.OpenedPickle, made: Checkpoint, prefix: str) -> None:
+def _plain(opened: torch_file.OpenedPickle, result: Checkpoint, prefix: str) -> None:
     tensors, _, facts, lost = torch_file.tensors_of(opened)
-    taken = {tensor.name for tensor in made.tensors}
+    taken = {tensor.name for tensor in result.tensors}
     for tensor in tensors:
         name = prefix + tensor.name
         if name not in taken:
-            made.tensors.append(_named(tensor, name, tensor.role))
-    made.facts.update(facts)
-    made.problems += lost
+            result.tensors.append(_named(tensor, name, tensor.role))
+    result.facts.update(facts)
+    result.problems += lost
 
 
 def _named(tensor: SavedTensor, name: str, role: str) -> SavedTensor:
@@ -155,14 +157,14 @@ def _named(tensor: SavedTensor, name: str, role: str) -> SavedTensor:
 def _partitions(
     state: dict[Any, Any],
     opened: torch_file.OpenedPickle,
-    made: Checkpoint,
+    result: Checkpoint,
     rank: str,
     model_rank: str | None,
 ) -> None:
     """The partition of a rank: by parameter if the file names them, else by group."""
     scaler = state.get("loss_scaler")
     if isinstance(scaler, Stub) and isinstance(scaler.get("cur_scale"), (int, float)):
-        made.facts["loss_scale"] = float(scaler.get("cur_scale"))
+        result.facts["loss_scale"] = float(scaler.get("cur_scale"))
     where = f"rank{int(rank)}" + (f".mp{int(model_rank)}" if model_rank and int(model_rank) else "")
     slices = state.get("param_slice_mappings")
     mapped = slices if isinstance(slices, list) else []
@@ -170,7 +172,7 @@ def _partitions(
         groups = state.get(key)
         if isinstance(groups, list):
             for group, ref in enumerate(groups):
-                _add(opened, made, ref, f"{where}.group{group}", "fp32", "weight", mapped, group)
+                _add(opened, result, ref, f"{where}.group{group}", "fp32", "weight", mapped, group)
     base = state.get("base_optimizer_state")
     if base is None:
         base = state.get("optimizer_state_dict")
@@ -188,24 +190,31 @@ def _partitions(
             if isinstance(group, dict) and isinstance(group.get("lr"), (int, float))
         ]
         if rates:
-            made.facts["lr"] = rates[0]
+            result.facts["lr"] = rates[0]
     elif base is not None:
         states = [(0, base)]
     for group, kept in states:
         if isinstance(kept, dict):
             for what, ref in kept.items():
                 role = "other" if what == "step" else "moment"
-                _add(opened, made, ref, f"{where}.group{group}", str(what), role, mapped, group)
+                _add(opened, result, ref, f"{where}.group{group}", str(what), role, mapped, group)
         else:
             for leaf in TensorWalk().leaves(kept):
                 _add(
-                    opened, made, leaf.ref, f"{where}.group{group}", leaf.name, "moment", [], group
+                    opened,
+                    result,
+                    leaf.ref,
+                    f"{where}.group{group}",
+                    leaf.name,
+                    "moment",
+                    [],
+                    group,
                 )
 
 
 def _add(
     opened: torch_file.OpenedPickle,
-    made: Checkpoint,
+    result: Checkpoint,
     ref: Any,
     where: str,
     what: str,
@@ -218,15 +227,15 @@ def _add(
     pieces = _slices(slices, group, ref) if len(ref.size) == 1 else []
     for name, piece in pieces or [(where, ref)]:
         try:
-            made.tensors.append(
+            result.tensors.append(
                 tensor_bytes.locate_tensor(piece, opened.places, f"{name}.{what}", role)
             )
         except tensor_bytes.Unsupported as kind:
-            skipped = made.facts.setdefault("skipped", {})
+            skipped = result.facts.setdefault("skipped", {})
             skipped[str(kind)] = skipped.get(str(kind), 0) + 1
         except tensor_bytes.Lost as why:
             message = f"{opened.path}: {name}.{what} is incomplete: {why}"
-            made.problems.append(
+            result.problems.append(
                 Problem("unreadable", message, opened.path, {"lost": [f"{name}.{what}"]})
             )
 
@@ -251,18 +260,18 @@ def _slices(slices: list[Any], group: int, ref: TensorRef) -> list[tuple[str, Te
     return found
 
 
-def _missing_ranks(folder: Path, shards: list[Path], made: Checkpoint) -> None:
+def _missing_ranks(folder: Path, shards: list[Path], result: Checkpoint) -> None:
     """Adds a problem for ranks without a shard."""
     ranks: dict[str, set[int]] = {}
     for shard in shards:
         rank = _RANK.search(shard.name)
         if rank is not None and _OPTIMIZER.search(shard.name):
             ranks.setdefault(rank.group(2) or "", set()).add(int(rank.group(1)))
-    world = made.facts.get("dp_world_size")
+    world = result.facts.get("dp_world_size")
     for present in ranks.values():
         count = world if isinstance(world, int) and 0 < world < 1 << 20 else max(present) + 1
         gone = sorted(set(range(max(count, max(present) + 1))) - present)
         if gone:
             message = f"{folder}: the optimizer states of {len(gone)} of {count} ranks are missing"
             names = [f"rank {rank}" for rank in gone[:20]]
-            made.problems.append(Problem("unreadable", message, folder, {"missing": names}))
+            result.problems.append(Problem("unreadable", message, folder, {"missing": names}))

@@ -48,53 +48,53 @@ def _shards(path: Path) -> list[Path]:
 
 def read(path: Path) -> Checkpoint:
     """Reads the folder."""
-    made = Checkpoint(path, "hf-folder")
-    _weights(path, made)
+    result = Checkpoint(path, "hf-folder")
+    _weights(path, result)
     for name in _STATES:
         if (path / name).is_file():
-            _pickled(path / name, made, moments=True)
+            _pickled(path / name, result, moments=True)
     for inside in sorted(path.iterdir())[:10_000]:
         if inside.name in _OTHERS or re.fullmatch(
             r"rng_state_\d+\.pth|random_states_\d+\.pkl", inside.name
         ):
-            _pickled(inside, made, moments=False)
-    _state(path, made)
-    _inside(path, made)
-    if made.step is None:
-        made.step = checkpoint_info.step_from_name(path)
-    return made
+            _pickled(inside, result, moments=False)
+    _state(path, result)
+    _inside(path, result)
+    if result.step is None:
+        result.step = checkpoint_info.step_from_name(path)
+    return result
 
 
-def _inside(path: Path, made: Checkpoint) -> None:
+def _inside(path: Path, result: Checkpoint) -> None:
     """Adds sharded states of DeepSpeed and FSDP in the folder."""
     folder = deepspeed.folder_of(path)
     if folder is not None:
-        step = made.step
-        deepspeed.add(folder, made, weights=not made.tensors)
-        made.step = step if step is not None else made.step
+        step = result.step
+        deepspeed.add(folder, result, weights=not result.tensors)
+        result.step = step if step is not None else result.step
     for inside in sorted([*path.glob("pytorch_model_fsdp_*"), *path.glob("optimizer_[0-9]*")]):
         if inside.is_dir() and dcp.is_dcp(inside):
             part = dcp.read(inside)
-            made.tensors += part.tensors
-            made.problems += part.problems
-            made.facts.update(part.facts)
+            result.tensors += part.tensors
+            result.problems += part.problems
+            result.facts.update(part.facts)
         elif inside.is_file():
-            _pickled(inside, made, moments=True)
+            _pickled(inside, result, moments=True)
 
 
-def _weights(path: Path, made: Checkpoint) -> None:
+def _weights(path: Path, result: Checkpoint) -> None:
     for name in _INDICES:
         if (path / name).is_file():
-            _from_index(path / name, made)
+            _from_index(path / name, result)
             return
     for name in _WEIGHTS:
         if (path / name).is_file():
-            _file(path / name, made)
+            _file(path / name, result)
             return
     shards = _shards(path)
     if shards:
         for shard in shards:
-            _file(shard, made)
+            _file(shard, result)
         match = _SHARD.match(shards[0].name)
         assert match is not None
         count = int(match.group(3))
@@ -102,111 +102,111 @@ def _weights(path: Path, made: Checkpoint) -> None:
         wanted = [_shard_name(match, number, count) for number in range(1, min(count, 10_000) + 1)]
         gone = [name for name in wanted if name not in names]
         index = f"{match.group(1)}.{match.group(4)}.index.json"
-        _missing(path, made, [*gone, index], count, [])
+        _missing(path, result, [*gone, index], count, [])
 
 
 def _shard_name(match: re.Match[str], number: int, count: int) -> str:
     return f"{match.group(1)}-{number:05d}-of-{count:05d}.{match.group(4)}"
 
 
-def _file(path: Path, made: Checkpoint) -> None:
+def _file(path: Path, result: Checkpoint) -> None:
     """Reads a file of weights."""
     with open(path, "rb") as file:
         size = file.seek(0, 2)
         file.seek(0)
         head = file.read(512)
     if size == 0:
-        made.problems.append(
+        result.problems.append(
             Problem("unreadable", f"{path} is empty (0 bytes)", path, {"bytes": 0})
         )
     elif path.suffix == ".safetensors" or safetensors.recognised(head, size):
         tensors, facts, problems = safetensors.read(path)
-        made.tensors += tensors
-        made.facts.update(facts)
-        made.problems += problems
+        result.tensors += tensors
+        result.facts.update(facts)
+        result.problems += problems
     elif (what := describe_head(head)) is not None and head[:2] != b"PK":
         message = f"{path}: it is {what}"
-        made.problems.append(Problem("unreadable", message, path, {"bytes": size}))
+        result.problems.append(Problem("unreadable", message, path, {"bytes": size}))
     else:
-        _pickled(path, made, moments=True)
+        _pickled(path, result, moments=True)
 
 
-def _pickled(path: Path, made: Checkpoint, *, moments: bool) -> None:
+def _pickled(path: Path, result: Checkpoint, *, moments: bool) -> None:
     """Reads a torch.save file beside or among the weights."""
     try:
         with open(path, "rb") as file:
             size = file.seek(0, 2)
             if size == 0:
                 message = f"{path} is empty (0 bytes)"
-                made.problems.append(Problem("unreadable", message, path, {"bytes": 0}))
+                result.problems.append(Problem("unreadable", message, path, {"bytes": 0}))
                 return
             opened = torch_file.read(path, file)
     except tensor_bytes.Lost as error:
-        made.problems.append(Problem("unreadable", f"{path}: {error}", path, {}))
+        result.problems.append(Problem("unreadable", f"{path}: {error}", path, {}))
         return
     problems, unknown = torch_file.problems_of(opened)
-    made.problems += problems
+    result.problems += problems
     if unknown:
-        known = made.facts.setdefault("stubbed", [])
+        known = result.facts.setdefault("stubbed", [])
         known.extend(name for name in unknown if name not in known)
     if path.name == "scaler.pt" and isinstance(opened.value, dict):
         scale = opened.value.get("scale")
         if isinstance(scale, (int, float)):
-            made.facts["loss_scale"] = float(scale)
+            result.facts["loss_scale"] = float(scale)
     if moments:
         tensors, walk, facts, lost = torch_file.tensors_of(opened)
-        made.tensors += tensors
-        made.facts.update(facts)
-        made.problems += lost
+        result.tensors += tensors
+        result.facts.update(facts)
+        result.problems += lost
         rates = [rate for optimizer in walk.optimizers for rate in optimizer.rates]
         if rates:
-            made.facts["lr"] = rates[0] if len(set(rates)) == 1 else rates[:16]
-        if made.step is None:
-            made.step = torch_file._optimizer_step(walk, tensors)
+            result.facts["lr"] = rates[0] if len(set(rates)) == 1 else rates[:16]
+        if result.step is None:
+            result.step = torch_file._optimizer_step(walk, tensors)
 
 
-def _from_index(index: Path, made: Checkpoint) -> None:
+def _from_index(index: Path, result: Checkpoint) -> None:
     names = safetensors.index_of(index)
     if names is None:
         message = f"{index} is not an index of weights: it has no `weight_map`"
-        made.problems.append(Problem("unreadable", message, index, {}))
+        result.problems.append(Problem("unreadable", message, index, {}))
         for shard in _shards(index.parent):
-            _file(shard, made)
+            _file(shard, result)
         return
-    before = len(made.tensors)
+    before = len(result.tensors)
     gone: list[str] = []
     files = sorted(set(names.values()))
     for name in files:
         if "/" in name or "\\" in name or "\0" in name or not (index.parent / name).is_file():
             gone.append(name)
         else:
-            _file(index.parent / name, made)
-    there = {tensor.name for tensor in made.tensors[before:]}
+            _file(index.parent / name, result)
+    there = {tensor.name for tensor in result.tensors[before:]}
     lost = [name for name, file in names.items() if file in set(gone)]
     if gone:
-        _missing(index.parent, made, gone, len(files), lost)
-    elif not any(problem.kind == "unreadable" for problem in made.problems):
-        absent = [name for name in names if name not in there and not made.facts.get("skipped")]
+        _missing(index.parent, result, gone, len(files), lost)
+    elif not any(problem.kind == "unreadable" for problem in result.problems):
+        absent = [name for name in names if name not in there and not result.facts.get("skipped")]
         if absent:
             message = (
                 f"{index} names {len(names)} tensors, but the files do not have {len(absent)} of "
                 f"them (first: {absent[0][:200]})"
             )
             facts = {"lost": absent[:_LISTED], "lost_count": len(absent)}
-            made.problems.append(Problem("unreadable", message, index, facts))
+            result.problems.append(Problem("unreadable", message, index, facts))
 
 
-def _missing(path: Path, made: Checkpoint, gone: list[str], count: int, lost: list[str]) -> None:
+def _missing(path: Path, result: Checkpoint, gone: list[str], count: int, lost: list[str]) -> None:
     message = f"{path}: {len(gone)} of its files are missing (first: {gone[0][:200]})"
     if lost:
         message += f", and {len(lost)} tensors with them"
     facts: dict[str, Any] = {"missing": gone[:_LISTED], "files": count}
     if lost:
         facts |= {"lost": lost[:_LISTED], "lost_count": len(lost)}
-    made.problems.append(Problem("unreadable", message, path, facts))
+    result.problems.append(Problem("unreadable", message, path, facts))
 
 
-def _state(path: Path, made: Checkpoint) -> None:
+def _state(path: Path, result: Checkpoint) -> None:
     """Reads the state of the trainer."""
     state = path / _STATE
     if not state.is_file():
@@ -217,12 +217,14 @@ def _state(path: Path, made: Checkpoint) -> None:
         content = json.loads(state.read_bytes())
     except (ValueError, RecursionError):
         message = f"{state} is not valid JSON: truncated or damaged"
-        made.problems.append(Problem("unreadable", message, state, {"bytes": state.stat().st_size}))
+        result.problems.append(
+            Problem("unreadable", message, state, {"bytes": state.stat().st_size})
+        )
         return
     step = checkpoint_info.step_from_content(content)
-    made.step = step if step is not None else made.step
+    result.step = step if step is not None else result.step
     if isinstance(content, dict) and isinstance(content.get("epoch"), (int, float)):
-        made.facts["epoch"] = content["epoch"]
+        result.facts["epoch"] = content["epoch"]
 
 
 def read_sharded(path: Path, kind: str) -> Checkpoint:
@@ -230,10 +232,10 @@ def read_sharded(path: Path, kind: str) -> Checkpoint:
     index = path
     if path.is_dir():
         index = next(iter(sorted(path.glob("*.safetensors.index.json"))))
-    made = Checkpoint(path, kind)
-    _from_index(index, made)
-    made.step = checkpoint_info.step_from_name(path if path.is_dir() else path.parent)
-    return made
+    result = Checkpoint(path, kind)
+    _from_index(index, result)
+    result.step = checkpoint_info.step_from_name(path if path.is_dir() else path.parent)
+    return result
 
 
 def parts_of(tensors: list[SavedTensor]) -> set[Path]:

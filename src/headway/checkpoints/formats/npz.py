@@ -22,7 +22,7 @@ class _NoArray(Exception):
 
 def checkpoint(path: Path) -> Checkpoint:
     """Reads a file."""
-    made = Checkpoint(path, "npz", checkpoint_info.step_from_name(path))
+    result = Checkpoint(path, "npz", checkpoint_info.step_from_name(path))
     with open(path, "rb") as file:
         size = file.seek(0, 2)
         try:
@@ -30,40 +30,40 @@ def checkpoint(path: Path) -> Checkpoint:
         except zip_archive.BadZip as error:
             entries = _recover(file, size)
             message = f"{path}: {error}; {len(entries)} arrays are complete"
-            made.problems.append(
+            result.problems.append(
                 Problem("unreadable", message, path, {"bytes": size, "whole": len(entries)})
             )
         for entry in entries[:MAX_ENTRIES]:
             try:
-                _add(path, file, entry, made)
+                _add(path, file, entry, result)
             except (_NoArray, zip_archive.BadZip, tensor_bytes.Lost) as error:
                 message = f"{path}: array {entry.name[:200]!r}: {error}"
-                made.problems.append(
+                result.problems.append(
                     Problem("unreadable", message, path, {"lost": [entry.name[:200]]})
                 )
     for key in ("step", "global_step", "iteration"):
-        found = next((t for t in made.tensors if t.name == key and t.numel == 1), None)
+        found = next((t for t in result.tensors if t.name == key and t.numel == 1), None)
         if found is not None and found.inflate is None and found.dtype in ("int64", "int32"):
             with open(path, "rb") as file:
                 file.seek(found.span.offset)
                 value = int.from_bytes(file.read(found.span.length), "little", signed=True)
             if 0 <= value < checkpoint_info.MAX_STEP:
-                made.step = value
-    return made
+                result.step = value
+    return result
 
 
-def _add(path: Path, file: BinaryIO, entry: zip_archive.ZipEntry, made: Checkpoint) -> None:
+def _add(path: Path, file: BinaryIO, entry: zip_archive.ZipEntry, result: Checkpoint) -> None:
     name = entry.name.removesuffix(".npy")
     head, body = _header(file, entry)
     code, shape, fortran = head["descr"], head["shape"], bool(head["fortran_order"])
     if not isinstance(shape, tuple) or not all(type(n) is int for n in shape):
         raise _NoArray("its shape is not a tuple of integers")
     if isinstance(code, str) and code.lstrip("<>|=") in ("O", "O8", "O4"):
-        _objects(path, file, entry, body, made)
+        _objects(path, file, entry, body, result)
         return
     kind = dtypes.of_numpy(code) if isinstance(code, str) else None
     if kind is None:
-        skipped = made.facts.setdefault("skipped", {})
+        skipped = result.facts.setdefault("skipped", {})
         skipped[str(code)[:40]] = skipped.get(str(code)[:40], 0) + 1
         return
     length = tensor_bytes.size_of(shape) * dtypes.SIZES[kind]
@@ -84,7 +84,7 @@ def _add(path: Path, file: BinaryIO, entry: zip_archive.ZipEntry, made: Checkpoi
         span = Span(path, entry.offset, entry.packed)
         inflate = Inflate(body, length)
     role = role_of(name, kind)
-    made.tensors.append(SavedTensor(name, role, kind, shape, span, stride, order, inflate))
+    result.tensors.append(SavedTensor(name, role, kind, shape, span, stride, order, inflate))
 
 
 def _header(file: BinaryIO, entry: zip_archive.ZipEntry) -> tuple[dict[str, Any], int]:
@@ -112,18 +112,18 @@ def _header(file: BinaryIO, entry: zip_archive.ZipEntry) -> tuple[dict[str, Any]
 
 
 def _objects(
-    path: Path, file: BinaryIO, entry: zip_archive.ZipEntry, body: int, made: Checkpoint
+    path: Path, file: BinaryIO, entry: zip_archive.ZipEntry, body: int, result: Checkpoint
 ) -> None:
     """Judges the pickle of an array of objects."""
     data = zip_archive.read_entry(file, entry, inert_pickle.MAX_PICKLE)
     dangerous, unknown = judge_pickle(inert_pickle.load(data[body:]))
     name = entry.name.removesuffix(".npy")[:200]
-    made.facts.setdefault("pickled_arrays", []).append(name)
+    result.facts.setdefault("pickled_arrays", []).append(name)
     if unknown:
-        made.facts.setdefault("stubbed", []).extend(unknown[:100])
+        result.facts.setdefault("stubbed", []).extend(unknown[:100])
     if dangerous:
         calls = ", ".join(f"{key}({value})" for key, value in list(dangerous.items())[:3])
-        made.problems.append(
+        result.problems.append(
             Problem(
                 "unsafe",
                 f"{path}: array {name!r} would run code when it is loaded (allow_pickle): {calls}",

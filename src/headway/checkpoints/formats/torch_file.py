@@ -1,8 +1,8 @@
 """Files of `torch.save` and `torch.jit.save`, and plain pickles of arrays.
 
-The pickle says which tensors there are; the storages are entries of a zip archive, or follow the
-pickle. A file that was cut off has no directory: what it still holds is found by walking along the
-entries, whose lengths the pickle knows.
+The pickle describes the tensors; their storages are entries of a zip archive, or follow the pickle.
+A truncated archive has no directory: its entries are found one after the other, with the lengths
+from the pickle.
 """
 
 from __future__ import annotations
@@ -328,39 +328,39 @@ def checkpoint(path: Path, opened: OpenedPickle) -> Checkpoint:
     """Reads a single file."""
     problems, unknown = problems_of(opened)
     tensors, walk, facts, lost = tensors_of(opened)
-    made = Checkpoint(path, opened.format, None, tensors, facts, [*problems, *lost])
+    result = Checkpoint(path, opened.format, None, tensors, facts, [*problems, *lost])
     if unknown:
-        made.facts["stubbed"] = unknown[:100]
+        result.facts["stubbed"] = unknown[:100]
     root = opened.value
     if isinstance(root, dict):
         if "pytorch-lightning_version" in root:
-            made.format = "lightning"
-            made.facts["lightning"] = str(root["pytorch-lightning_version"])[:40]
+            result.format = "lightning"
+            result.facts["lightning"] = str(root["pytorch-lightning_version"])[:40]
         epoch = checkpoint_info.epoch_from_content(root)
         if epoch is not None:
-            made.facts["epoch"] = epoch
-        made.step = checkpoint_info.step_from_content(root)
-        _scaler(root, made)
+            result.facts["epoch"] = epoch
+        result.step = checkpoint_info.step_from_content(root)
+        _scaler(root, result)
     rates = [rate for optimizer in walk.optimizers for rate in optimizer.rates]
     if rates:
-        made.facts["lr"] = rates[0] if len(set(rates)) == 1 else rates[:16]
-    if made.step is None:
-        made.step = checkpoint_info.step_from_snapshot(path)
-    if made.step is None:
-        made.step = _optimizer_step(walk, tensors)
-    if made.step is None:
-        made.step = checkpoint_info.step_from_name(path)
-    if made.step is None:
-        made.step = made.facts.get("epoch")
-    return made
+        result.facts["lr"] = rates[0] if len(set(rates)) == 1 else rates[:16]
+    if result.step is None:
+        result.step = checkpoint_info.step_from_snapshot(path)
+    if result.step is None:
+        result.step = _optimizer_step(walk, tensors)
+    if result.step is None:
+        result.step = checkpoint_info.step_from_name(path)
+    if result.step is None:
+        result.step = result.facts.get("epoch")
+    return result
 
 
-def _scaler(root: dict[Any, Any], made: Checkpoint) -> None:
+def _scaler(root: dict[Any, Any], result: Checkpoint) -> None:
     for key in ("scaler", "grad_scaler", "amp_scaler", "scaler_state_dict", "MixedPrecision"):
         inside = root.get(key)
         scale = inside.get("scale") if isinstance(inside, dict) else None
         if isinstance(scale, (int, float)):
-            made.facts["loss_scale"] = float(scale)
+            result.facts["loss_scale"] = float(scale)
 
 
 def _optimizer_step(walk: TensorWalk, tensors: list[SavedTensor]) -> int | None:

@@ -113,8 +113,8 @@ def read_rows(log: Log, path: Path, separator: str, rename: Mapping[str, str]) -
             _add(log, lines, separator, len(names), key, places, words)
     if not names:
         raise UnreadableInput(f"{path} has no header")
-    if torn := log.lines - log.used:
-        log.notes.append(f"{torn} of {log.lines} lines skipped: no number, or damaged")
+    if skipped := log.lines - log.used:
+        log.notes.append(f"{skipped} of {log.lines} lines skipped: no number, or damaged")
     return names
 
 
@@ -274,8 +274,7 @@ def recognise_csv(sample: Sample) -> float:
 
 def read_csv(path: Path) -> Log:
     """Reads the whole file."""
-    looked = sample(path)
-    names, _, separator = header_of(looked)
+    names, _, separator = header_of(sample(path))
     log = Log(CSV, path, Table())
     read_rows(log, path, separator or ",", _renamed(names, path, log))
     unroll(log)

@@ -213,8 +213,8 @@ def _read_files(path: Path, files: dict[str, Path]) -> Log:
     for _, _, name, step, value in sorted(rows, key=lambda row: row[:2]):
         points.add(name, step, value)
     points.into(log)
-    if torn := log.lines - log.used:
-        log.notes.append(f"{torn} of {log.lines} lines could not be read")
+    if skipped := log.lines - log.used:
+        log.notes.append(f"{skipped} of {log.lines} lines could not be read")
     return log
 
 

@@ -158,8 +158,8 @@ def read_jsonl(path: Path) -> Log:
 def finish(log: Log) -> None:
     """Call when all rows are added."""
     unroll(log)
-    if torn := log.lines - log.used:
-        log.notes.append(f"{torn} of {log.lines} lines skipped: no number, or damaged")
+    if skipped := log.lines - log.used:
+        log.notes.append(f"{skipped} of {log.lines} lines skipped: no number, or damaged")
 
 
 def first_rows(sample: Sample) -> tuple[list[str], list[dict[str, Any]]]:

@@ -1,9 +1,9 @@
-"""TensorBoard's event files: every point of every scalar, none thinned out, NaN kept.
+"""TensorBoard event files: every point of every scalar, including NaN.
 
-A file is a sequence of records (length, checksum, message, checksum). Almost all of them are one
-scalar at one step, and the bytes before its value are the same for a tag every time: these are
-looked up and not parsed again. The checksums are not computed; a length that leads out of the file
-ends the reading, and the log says so.
+A file is a sequence of records (length, checksum, message, checksum). Almost all are one scalar at
+one step, and the bytes before the value are always the same for a tag: they are looked up and not
+parsed again. Checksums are not verified; a length beyond the end of the file ends the reading, with
+a note in the log.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Weights & Biases' offline file, `run-*.wandb`.
+"""Offline file of Weights & Biases, `run-*.wandb`.
 
-A header of seven bytes, then blocks of 32 KiB with pieces of records in them (checksum, length,
-kind), as LevelDB keeps its log; each record is a message. Those of `history` are the rows, those of
-`run` and `config` have the settings.
+A header of seven bytes, then blocks of 32 KiB with pieces of records (checksum, length, kind), as
+in the log of LevelDB. Each record is a message: `history` has the rows, `run` and `config` the
+settings.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def _settings(config: bytes) -> dict[str, Any]:
 
 
 def _alert(part: bytes) -> dict[str, Any]:
-    said = [next(texts(part, number), "")[:500] for number in (1, 2)]
-    return {"text": ": ".join(text for text in said if text)}
+    parts = [next(texts(part, number), "")[:500] for number in (1, 2)]
+    return {"text": ": ".join(text for text in parts if text)}
 
 
 # The file
