@@ -190,6 +190,7 @@ class FutureDependenceFacts(TopicFacts):
     module: Text
     leaks: bool
     ratio: Number
+    positions: Whole
     op: Text
 
 

@@ -120,6 +120,7 @@ class TrainingModeFacts(TopicFacts):
     calls_on: Whole
     wholly_trained: bool
     latched: bool
+    was: Text
     after_evaluation: bool
     momentum_zero: Names
     steps: Whole

@@ -163,6 +163,7 @@ class LowPrecisionUpdateFacts(TopicFacts):
     tensor_count: Whole
     dtype: Text
     optimizer: Text
+    moved: Whole
 
 
 @dataclass(frozen=True)
@@ -316,5 +317,6 @@ class OverfitFacts(TopicFacts):
     start: Number
     end: Number
     share: Number
+    learned: bool
     steps: Whole
     rate: Number
