@@ -121,7 +121,8 @@ def _own(place: Path, settings: Settings | None) -> Report:
     if torn:
         notes.append(f"{torn} of {lines} lines skipped: damaged")
     report = Report.from_engine(engine, command="diagnose", notes=notes)
-    return replace(report, charts=partial(_charts, place) if long is None else long.drawn)
+    charts = partial(_charts, place) if long is None else lambda: long.charts
+    return replace(report, charts=charts)
 
 
 def _long(source: run_reader.RunDir) -> LongRun | None:

@@ -259,10 +259,9 @@ class RunScreen:
 
     def places(self) -> list[int]:
         """The rows worth checking: the strongest of each signal, then the second of each, …"""
-        for tensors in self._tensors.values():
-            tensors.fold()
         signals: list[RowRanges | SignalBlocks] = [self._jumps, self._held, *self._signals.values()]
         for tensors in self._tensors.values():
+            tensors.fold()
             signals += tensors.signals.values()
         ranked = [sorted(signal.places(), key=lambda place: -place.strength) for signal in signals]
         longest = max((len(places) for places in ranked), default=0)
@@ -283,8 +282,7 @@ def select_steps(count: int, places: Sequence[int], chosen: SelectionLimits) -> 
     return keep
 
 
-@dataclass(frozen=True, slots=True)
-class SelectionLimits:
+class SelectionLimits(NamedTuple):
     """How many rows the checks receive, and from where."""
 
     head: int = 2000
@@ -344,10 +342,6 @@ class LongRun:
         keep = select_steps(screen.rows, screen.places(), chosen or SelectionLimits())
         rows = np.flatnonzero(keep).astype(np.int64)
         return cls(path, charts, screen.rows, len(rows), reading.torn, reading.parts, rows)
-
-    def drawn(self) -> ChartData:
-        """The charts, built during the screening."""
-        return self.charts
 
     def records(self) -> Iterator[Record]:
         """The selected steps, in order."""
