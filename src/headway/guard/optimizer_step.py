@@ -1,7 +1,7 @@
 """Measures the steps of one optimizer, between the two hooks of `optimizer.step`.
 
-`StepMachine` says when; `UpdateBrake` skips or clips; the numbers go to `StepOutcomes` when they
-have arrived on the host.
+`StepMachine` numbers the steps, `UpdateBrake` skips or clips the update, and `StepOutcomes` gets
+the numbers when they arrive on the host.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class StepLosses:
         self.backwards += 1
 
     def add_elsewhere(self, losses: Sequence[Tensor]) -> None:
-        """A backward pass has reached other gradients: of fp16 copies of the weights, say."""
+        """A backward pass has reached other gradients, as those of fp16 copies of the weights."""
         if len(self._elsewhere) < MAX_LOSSES_ELSEWHERE:
             self._elsewhere += losses
 

@@ -103,7 +103,7 @@ class GraphRetention:
         self._forwards = 0
         """Forwards of this step that got the token before a backward pass."""
         self.many = False
-        """Whether so many graphs are retained that memory must be growing."""
+        """Whether the number of retained graphs alone explains growing memory."""
 
     def reading(self) -> float | None:
         """The number of retained graphs, if this step was a probe. Read once."""

@@ -67,18 +67,18 @@ class Snapshot:
     """A state of a training on the host. Use it only if it is `good`."""
 
     step: int
-    """Steps made before it was taken."""
+    """Steps made before the snapshot."""
     state: dict[str, Any]
     rank: dict[str, Any] = field(default_factory=dict)
-    """What is this rank's own: random numbers, the guard's knowledge, the place in the data."""
+    """This rank's own state: random numbers, the guard, the position in the data."""
     extremes: list[Tensor] = field(default_factory=list)
-    """Smallest and largest value of everything floating-point."""
+    """Smallest and largest value of every floating-point tensor."""
     event: torch.cuda.Event | None = None
-    """When the copy is complete; None on the CPU: it is."""
+    """Recorded after the copy; None on the CPU, where it is complete."""
     memory: list[Tensor] = field(default_factory=list)
-    """The pinned memory it lies in."""
+    """The pinned memory of the copy."""
     busy: bool = False
-    """Being written to disk: its memory may not be used again yet."""
+    """Whether it is being written to disk: its memory must not be reused yet."""
 
     @property
     def good(self) -> bool:
@@ -94,10 +94,10 @@ def take_snapshot(
     reuse: Snapshot | None = None,
     tolerated: Collection[StatePath] = (),
 ) -> Snapshot:
-    """A copy of a state.
+    """Copy a state.
 
-    `reuse` is a snapshot whose memory may be overwritten; `tolerated` are the places where a
-    non-finite value is meant: a mask of -inf, say.
+    `reuse` is a snapshot whose memory may be overwritten; `tolerated` are the paths where a
+    non-finite value is intended, as in a mask of -inf.
     """
     copier = _Copier(tolerated)
     copied = map_with_paths(state, copier.note)
