@@ -49,8 +49,8 @@ print(time.perf_counter() - t, resource.getrusage(resource.RUSAGE_SELF).ru_maxrs
 _SCAN = """
 import sys, time, resource
 from pathlib import Path
-from headway.checkpoints.records import records
-import headway.checkpoints.measure
+from headway.checkpoints.checkpoint_records import records
+import headway.checkpoints.tensor_statistics
 t = time.perf_counter()
 count = sum(1 for record in records([Path(sys.argv[1])]))
 spent = time.perf_counter() - t

@@ -95,7 +95,7 @@ def test_writing_an_event_file_needs_no_torch(tmp_path: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from headway.output.trackers.factory import open_trackers
+from headway.output.trackers.tracker_group import open_trackers
 from headway.core.records import StepRecord
 trackers = open_trackers(["tensorboard"], run_dir=Path({str(tmp_path)!r}), notify=print)
 trackers.queues[0].record(StepRecord(0, 1, 3, {{"loss": float("nan")}}))
