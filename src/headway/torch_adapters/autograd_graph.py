@@ -63,6 +63,96 @@ def saved_value_errors(node: Any) -> list[str]:
     return found
 
 
+OP_ROLES = {
+    "Abs": "sample",
+    "AdaptiveAvgPool2D": "range",
+    "Add": "linear",
+    "Alias": "term range linear",
+    "Amax": "range",
+    "Amin": "range",
+    "AsStrided": "value range linear",
+    "AvgPool": "range",
+    "AvgPool1D": "range",
+    "AvgPool2D": "range",
+    "Cat": "value linear",
+    "Clamp": "value",
+    "ClampMax": "value",
+    "ClampMin": "value",
+    "Clone": "term value range sample linear",
+    "Contiguous": "range",
+    "CopySlices": "linear",
+    "Diag": "linear",
+    "Diagonal": "linear",
+    "Div": "term sample linear",
+    "Dot": "linear",
+    "Einsum": "linear",
+    "Expand": "term value range linear weight",
+    "Flatten": "value range sample linear",
+    "Gather": "part range sample linear",
+    "Index": "part range sample linear",
+    "IndexSelect": "part range sample linear",
+    "MaskedFill": "sample linear",
+    "MaskedSelect": "part range sample linear",
+    "Max": "range",
+    "MaxPool2DWithIndices": "range",
+    "Mean": "range linear",
+    "Min": "range",
+    "Mul": "term sample linear",
+    "NanToNum": "term",
+    "Nansum": "linear",
+    "Narrow": "part range linear",
+    "NativeDropout": "value",
+    "Neg": "term sample linear",
+    "Permute": "value range sample linear weight",
+    "Pow": "sample",
+    "Repeat": "value range",
+    "ReshapeAlias": "term value range sample linear",
+    "Rsub": "linear",
+    "Select": "term part range sample linear",
+    "Slice": "part range sample linear",
+    "Sort": "range",
+    "Split": "part range linear",
+    "SplitWithSizes": "range",
+    "Squeeze": "term value range sample linear",
+    "Stack": "value linear",
+    "Sub": "sample linear",
+    "Sum": "linear",
+    "Swapaxes": "value range",
+    "T": "value range linear weight",
+    "ToCopy": "term value range linear weight",
+    "Topk": "range",
+    "Trace": "linear",
+    "Transpose": "value range sample linear weight",
+    "Unbind": "part range linear",
+    "Unflatten": "value range",
+    "UnsafeView": "term value range sample linear weight",
+    "Unsqueeze": "term value range sample linear weight",
+    "View": "term value range sample linear weight",
+    "Where": "sample linear",
+}
+"""Ops that pass values on, by node kind, with the roles in which they do:
+
+- `term`: passes on a term of a sum, possibly with a factor
+- `value`: returns the values of its input unchanged, in another shape or order
+- `part`: returns some of the values of its input
+- `range`: the range of its output is within that of its input
+- `sample`: each value stays in the row of its sample
+- `linear`: linear in the only input that has a graph
+- `weight`: leads from a matrix product to its parameter
+"""
+
+
+def ops_with_role(role: str) -> frozenset[str]:
+    """The node kinds in `OP_ROLES` with this role."""
+    return frozenset(op for op, roles in OP_ROLES.items() if role in roles.split())
+
+
+def node_kind(node: Any) -> str:
+    """`Softplus` for `SoftplusBackward0`."""
+    name: str = node.name().rpartition("::")[2]
+    return name.partition("Backward")[0]
+
+
 def next_nodes(node: Any) -> list[Any]:
     """The nodes that a node's inputs came from."""
     return [following for following, _ in node.next_functions if following is not None]

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from headway.torch_adapters.autograd_graph import next_nodes, walk_graph
+from headway.torch_adapters.autograd_graph import next_nodes, node_kind, ops_with_role, walk_graph
 
 # Of what a loss is the sum: reading its graph from the end.
 
@@ -22,22 +22,7 @@ MOST_SUM_NODES = 600
 """A sum of more parts is read no further."""
 
 _SUMS = ("Add", "Sub", "Rsub")
-_PASSING_TERMS = (
-    "Mul",
-    "Div",
-    "Neg",
-    "ToCopy",
-    "Clone",
-    "View",
-    "UnsafeView",
-    "ReshapeAlias",
-    "Unsqueeze",
-    "Squeeze",
-    "Alias",
-    "Expand",
-    "Select",
-    "NanToNum",
-)
+_PASSING_TERMS = ops_with_role("term")
 _JOINS = ("Stack", "Cat", "CopySlices")
 _FOLDS = ("Sum", "Mean")
 
@@ -69,7 +54,7 @@ def find_terms(root: Any, number: int = 0, whole: Container[Any] = ()) -> list[L
         node, number, path, trail = todo.pop()
         if len(seen) > MOST_SUM_NODES:
             return []
-        kind = _kind(node)
+        kind = node_kind(node)
         following = [(item, at) for item, at in node.next_functions if item is not None]
         if following and node not in whole and _is_linear(node, kind, following):
             if node in seen:
@@ -102,7 +87,7 @@ def _is_linear(node: Any, kind: str, following: Sequence[tuple[Any, int]]) -> bo
 def _folds_scalars(node: Any) -> bool:
     """Whether a sum or mean runs over a list of scalars that was stacked."""
     for _ in range(6):
-        kind = _kind(node)
+        kind = node_kind(node)
         following = next_nodes(node)
         if kind == "CopySlices":
             return True
@@ -112,12 +97,6 @@ def _folds_scalars(node: Any) -> bool:
             return False
         node = following[0]
     return False
-
-
-def _kind(node: Any) -> str:
-    """`Add` of `AddBackward0`."""
-    name: str = node.name().rpartition("::")[2]
-    return name.partition("Backward")[0]
 
 
 def _numel(node: Any) -> int:

@@ -16,8 +16,7 @@ from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.observers.loss.loss_inputs import dtype_of
-from headway.preflight.observers.loss.output_range import node_kind
-from headway.torch_adapters.autograd_graph import next_nodes
+from headway.torch_adapters.autograd_graph import next_nodes, node_kind, ops_with_role
 from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.live_objects import find_leaves
 from headway.torch_adapters.loss_graph import (
@@ -191,15 +190,9 @@ class BalanceLosses(Observer):
 SCORES_TOPIC = "loss-scores"
 STEPS = 3
 _LAYERS = ("Addmm", "Mm", "Baddbmm", "Bmm", "Convolution", "Linear", "Mkldnn")
-_LINEAR = (
-    "Add", "Alias", "AsStrided", "Cat", "Clone", "CopySlices", "Diag", "Diagonal", "Div", "Dot",
-    "Einsum", "Expand", "Flatten", "Gather", "Index", "IndexSelect", "MaskedFill", "MaskedSelect",
-    "Mean", "Mul", "Nansum", "Narrow", "Neg", "Permute", "ReshapeAlias",
-    "Rsub", "Select", "Slice", "Split", "Squeeze", "Stack", "Sub", "Sum", "T", "ToCopy", "Trace",
-    "Transpose", "Unbind", "UnsafeView", "Unsqueeze", "View", "Where",
-)  # fmt: skip
-"""Operations that are linear in what has a graph, where only one input of them has one."""
-_PASSING = ("T", "Transpose", "Permute", "View", "ToCopy", "Unsqueeze", "Expand", "UnsafeView")
+_LINEAR = ops_with_role("linear")
+"""Operations that are linear in the only input that has a graph."""
+_PASSING = ops_with_role("weight")
 _JOINS = ("Add", "Cat", "Stack", "Sub", "CopySlices", "Where")
 
 

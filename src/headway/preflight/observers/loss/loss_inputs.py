@@ -13,54 +13,26 @@ import torch
 from torch import Tensor
 
 from headway.preflight.observer import TorchCall
-from headway.torch_adapters.autograd_graph import input_metadata, next_nodes, saved_value
+from headway.torch_adapters.autograd_graph import (
+    input_metadata,
+    next_nodes,
+    node_kind,
+    ops_with_role,
+    saved_value,
+)
 from headway.torch_adapters.compat import find_aliases
 
 # Which activation a prediction comes straight from, seen through reshapes and the like.
 
 _ACTIVATIONS = {
-    "SoftmaxBackward": "softmax",
-    "LogSoftmaxBackward": "log_softmax",
-    "SigmoidBackward": "sigmoid",
-    "HardsigmoidBackward": "sigmoid",
-    "TanhBackward": "tanh",
-    "ReluBackward": "relu",
+    "Softmax": "softmax",
+    "LogSoftmax": "log_softmax",
+    "Sigmoid": "sigmoid",
+    "Hardsigmoid": "sigmoid",
+    "Tanh": "tanh",
+    "Relu": "relu",
 }
-_SAME_VALUES = (
-    "AsStridedBackward",
-    "CatBackward",
-    "ClampBackward",
-    "ClampMaxBackward",
-    "ClampMinBackward",
-    "CloneBackward",
-    "ExpandBackward",
-    "FlattenBackward",
-    "NativeDropoutBackward",
-    "PermuteBackward",
-    "RepeatBackward",
-    "ReshapeAliasBackward",
-    "SqueezeBackward",
-    "StackBackward",
-    "SwapaxesBackward",
-    "TBackward",
-    "ToCopyBackward",
-    "TransposeBackward",
-    "UnflattenBackward",
-    "UnsafeViewBackward",
-    "UnsqueezeBackward",
-    "ViewBackward",
-)
-_PARTS = (
-    "GatherBackward",
-    "IndexBackward",
-    "IndexSelectBackward",
-    "MaskedSelectBackward",
-    "NarrowBackward",
-    "SelectBackward",
-    "SliceBackward",
-    "SplitBackward",
-    "UnbindBackward",
-)
+_SAME_VALUES, _PARTS = ops_with_role("value"), ops_with_role("part")
 MOST_ACTIVATION_STEPS = 12
 
 
@@ -97,7 +69,7 @@ def find_output_activation(tensor: Tensor) -> OutputActivation | None:
     for _ in range(MOST_ACTIVATION_STEPS):
         if node is None:
             return None
-        name = node.name().rstrip("0123456789")
+        name = node_kind(node)
         if name in _ACTIVATIONS:
             return OutputActivation(_ACTIVATIONS[name], node, whole)
         if name in _PARTS:

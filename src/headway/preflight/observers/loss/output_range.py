@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from torch import Tensor, nn
 
 from headway.preflight.observer import Observer, TorchCall
-from headway.torch_adapters.autograd_graph import saved_value
+from headway.torch_adapters.autograd_graph import node_kind, ops_with_role, saved_value
 from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.loss_graph import add_note, read_note
 from headway.torch_adapters.nested_state import find_tensors
@@ -27,13 +27,7 @@ CONSTANT, OUTPUT = "constant", "model-output"
 """What is noted on nodes: the other operand's range, and that a model gave it."""
 ANYTHING: Interval = (-math.inf, math.inf)
 MOST_NODES = 200
-_SAME = (
-    "Alias", "AsStrided", "Clone", "Contiguous", "Expand", "Flatten", "Gather", "Index",
-    "IndexSelect", "MaskedSelect", "Max", "Amax", "Min", "Amin", "Mean", "Narrow", "Permute",
-    "Repeat", "ReshapeAlias", "Select", "Slice", "Split", "SplitWithSizes", "Squeeze", "Swapaxes",
-    "T", "ToCopy", "Topk", "Sort", "Transpose", "Unbind", "Unflatten", "UnsafeView", "Unsqueeze",
-    "View", "AvgPool", "AvgPool1D", "AvgPool2D", "MaxPool2DWithIndices", "AdaptiveAvgPool2D",
-)  # fmt: skip
+_SAME = ops_with_role("range")
 _JOINED = ("Cat", "Stack", "Where")
 _KEEPS_SIGN = ("Sum", "Cumsum", "Logcumsumexp", "NativeDropout", "UpsampleBilinear2D")
 _FIXED: dict[str, Interval] = {
@@ -168,12 +162,6 @@ class _RangeWalk:
     def _bounded(self, node: Any, kind: str) -> None:
         if self.made_by is None:
             self.made_by, self.node = _NAMES.get(kind, kind.lower()), node
-
-
-def node_kind(node: Any) -> str:
-    """`Softplus` of `SoftplusBackward0`."""
-    name: str = node.name().rpartition("::")[2]
-    return name.partition("Backward")[0]
 
 
 def _up(end: float) -> float:

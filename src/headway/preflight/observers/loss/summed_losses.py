@@ -13,9 +13,13 @@ from torch.autograd.graph import GradientEdge
 
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.observers.loss.loss_inputs import LOSSES, LossArguments
-from headway.preflight.observers.loss.output_range import node_kind
 from headway.preflight.source_lines import find_only_line
-from headway.torch_adapters.autograd_graph import input_metadata, next_nodes
+from headway.torch_adapters.autograd_graph import (
+    input_metadata,
+    next_nodes,
+    node_kind,
+    ops_with_role,
+)
 from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.live_objects import find_leaves
 from headway.torch_adapters.loss_graph import add_note, formula_nodes, take_note
@@ -27,12 +31,8 @@ STEPS = 2
 _SUMS = find_aliases("sum", "nansum")
 _PRODUCTS = find_aliases("dot", "vdot", "inner", "matmul", "__matmul__", "einsum")
 """`error @ error` is a sum, too."""
-_PICKED = (
-    "Clone", "Flatten", "Gather", "Index", "IndexSelect", "MaskedSelect", "Permute", "Pow", "Abs",
-    "ReshapeAlias", "Select", "Slice", "Squeeze", "Transpose", "UnsafeView", "Unsqueeze", "View",
-    "Mul", "Div", "Neg", "Sub", "Where", "MaskedFill",
-)  # fmt: skip
-"""Operations that leave each number with its sample."""
+_PICKED = ops_with_role("sample")
+"""Operations that keep each value in the row of its sample."""
 _SAID = r"reduction\s*=\s*[\"']sum[\"']|size_average\s*=\s*False"
 
 
