@@ -11,6 +11,31 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+# The loss functions of torch.nn.functional.
+
+CLASS_LOSSES = ("cross_entropy", "nll_loss")
+"""Losses whose prediction has a class axis; they have an `ignore_index`."""
+BINARY_LOSSES = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
+REGRESSION_LOSSES = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+TASK_LOSSES = (*CLASS_LOSSES, *BINARY_LOSSES, *REGRESSION_LOSSES)
+REDUCTION_POSITION = {
+    **dict.fromkeys(CLASS_LOSSES, 6),
+    **dict.fromkeys(BINARY_LOSSES, 5),
+    **dict.fromkeys(REGRESSION_LOSSES, 4),
+    "huber_loss": 2,
+    "kl_div": 4,
+    "soft_margin_loss": 4,
+    "poisson_nll_loss": 7,
+    "gaussian_nll_loss": 5,
+}
+"""Position of `reduction` in the losses that compare a prediction with a target elementwise."""
+LOSS_NAMES = (
+    *REDUCTION_POSITION, "ctc_loss", "cosine_embedding_loss", "triplet_margin_loss",
+    "triplet_margin_with_distance_loss", "margin_ranking_loss", "hinge_embedding_loss",
+    "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss",
+)  # fmt: skip
+"""All loss functions."""
+
 # Ops under the names that people write.
 
 _USERS = {

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.frames import Location, is_installed_file, is_internal_file
 from headway.torch_adapters.op_recording.op_replay import CannotReplay, OpReplay
 from headway.torch_adapters.op_recording.recorded_ops import RecordedRoot
@@ -210,18 +209,6 @@ LONGEST_GAP = 50
 
 MOST_LOSSES = 64
 """Maximum number of losses reported with a trial, evenly spread."""
-
-
-TASK_LOSSES = find_aliases(
-    "cross_entropy",
-    "nll_loss",
-    "mse_loss",
-    "l1_loss",
-    "smooth_l1_loss",
-    "huber_loss",
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-)
 
 
 @dataclass(slots=True)

@@ -22,7 +22,6 @@ from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.observers.optimizer import optimizer_setup
 from headway.preflight.trial.recorded_loss import LossCall, describe_objective, overfit_batch
 from headway.preflight.trial.trial_update import (
-    TASK_LOSSES,
     BackwardPass,
     UpdateTrial,
     WatchedOptimizer,
@@ -34,9 +33,11 @@ from headway.preflight.trial.trial_update import (
     sum_scalars,
     take_loss_series,
 )
+from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.op_recording.op_recorder import OpRecorder
 from headway.torch_adapters.op_recording.op_replay import CannotReplay, OpReplay
 from headway.torch_adapters.op_recording.weight_writes import WeightWrites
+from headway.torch_adapters.op_schema import TASK_LOSSES
 
 MOST_WEIGHTS = 200_000_000
 """Weights that are copied for a trial, at most."""
@@ -55,7 +56,7 @@ LEARNED = 0.1
 class UpdateTrials(Observer):
     """See the top of the file."""
 
-    functions = TASK_LOSSES
+    functions = find_aliases(*TASK_LOSSES)
     memorise: ClassVar[bool] = False
     """Whether to overfit the batch of the first trial (topic `overfit`)."""
 

@@ -19,6 +19,7 @@ from headway.explain.remedies.edits.call_edits import (
     large_number,
     take_argument,
 )
+from headway.torch_adapters.op_schema import CLASS_LOSSES, REDUCTION_POSITION, TASK_LOSSES
 from headway.torch_adapters.source import Replacement, Statement, StatementCall
 
 
@@ -47,19 +48,7 @@ class MeanEdit(CallEdit):
 class LossEdit(CallEdit):
     """Makes the loss over 0 targets 0."""
 
-    names = frozenset(
-        {
-            "cross_entropy",
-            "nll_loss",
-            "mse_loss",
-            "l1_loss",
-            "smooth_l1_loss",
-            "huber_loss",
-            "binary_cross_entropy",
-            "binary_cross_entropy_with_logits",
-            "kl_div",
-        }
-    )
+    names = frozenset({*TASK_LOSSES, "kl_div"})
     ops = frozenset({"nll_loss", "mse_loss", "binary_cross_entropy"})
     kinds = frozenset({"mean-of-nothing"})
     words = (
@@ -70,24 +59,24 @@ class LossEdit(CallEdit):
         target, _ = take_argument(args, kwargs, 1, "target")
         if not isinstance(target, Tensor) or not self._nothing(name, target, args, kwargs):
             return func(*args, **kwargs)
-        position = _POSITION_OF_REDUCTION[name]
+        position = REDUCTION_POSITION[name]
         if len(args) > position:
             return func(*args[:position], "sum", *args[position + 1 :], **kwargs)
         return func(*args, **{**kwargs, "reduction": "sum"})
 
     @staticmethod
     def _nothing(name: str, target: Tensor, args: Args, kwargs: Kwargs) -> bool:
-        reduction, _ = take_argument(args, kwargs, _POSITION_OF_REDUCTION[name], "reduction")
+        reduction, _ = take_argument(args, kwargs, REDUCTION_POSITION[name], "reduction")
         if reduction not in (None, "mean", "batchmean"):
             return False
-        if target.numel() == 0 or name not in _IGNORE or target.is_floating_point():
+        if target.numel() == 0 or name not in CLASS_LOSSES or target.is_floating_point():
             return target.numel() == 0
-        ignored, _ = take_argument(args, kwargs, _POSITION_OF_IGNORED, "ignore_index")
+        ignored, _ = take_argument(args, kwargs, _POSITION_OFCLASS_LOSSESD, "ignore_index")
         return bool((target == (-100 if ignored is None else ignored)).all())
 
     def rewrite(self, source: Statement, site: StatementCall) -> Sequence[Replacement] | None:
         target = site.operand(1, "target")
-        plain = site.name in _IGNORE and len(site.operands) <= 2
+        plain = site.name in CLASS_LOSSES and len(site.operands) <= 2
         if target is None or not plain or not set(site.keywords) <= {"target", "ignore_index"}:
             return None
         ignored = site.keywords.get("ignore_index")
@@ -97,19 +86,7 @@ class LossEdit(CallEdit):
         return [(site.node, f'({call}, reduction="sum") / {counted})')]
 
 
-_IGNORE = ("cross_entropy", "nll_loss")
-_POSITION_OF_IGNORED = 4
-_POSITION_OF_REDUCTION = {
-    "cross_entropy": 6,
-    "nll_loss": 6,
-    "mse_loss": 4,
-    "l1_loss": 4,
-    "smooth_l1_loss": 4,
-    "huber_loss": 2,
-    "binary_cross_entropy": 5,
-    "binary_cross_entropy_with_logits": 5,
-    "kl_div": 4,
-}
+_POSITION_OFCLASS_LOSSESD = 4
 
 
 class CtcEdit(CallEdit):

@@ -15,6 +15,7 @@ from headway.preflight.observer import Observer, TorchCall
 from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.model_copy import is_training_forward
 from headway.torch_adapters.nonfinite_scan import batch_tensors
+from headway.torch_adapters.op_schema import TASK_LOSSES
 
 # Columns of a table that give the class away: each class has values of its own there.
 
@@ -81,17 +82,7 @@ RAREST = 5
 class LabelCopy(Observer):
     """Keeps a few hundred samples."""
 
-    functions = find_aliases(
-        "cross_entropy",
-        "nll_loss",
-        "binary_cross_entropy",
-        "binary_cross_entropy_with_logits",
-        "mse_loss",
-        "l1_loss",
-        "smooth_l1_loss",
-        "huber_loss",
-        "soft_margin_loss",
-    )
+    functions = find_aliases(*TASK_LOSSES, "soft_margin_loss")
 
     def start(self) -> None:
         self._inputs: Tensor | None = None

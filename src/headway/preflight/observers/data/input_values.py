@@ -20,6 +20,7 @@ from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.model_copy import is_training_forward
 from headway.torch_adapters.nested_state import find_tensors
 from headway.torch_adapters.nonfinite_scan import BadTensor, scan_batch
+from headway.torch_adapters.op_schema import BINARY_LOSSES, REGRESSION_LOSSES
 
 # The numbers that reach the first weights.
 
@@ -237,8 +238,7 @@ class InputValues(Observer):
 # has none, so what goes into the model is looked at here, at the moment it does.
 
 LOSSES = find_aliases(
-    *("cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"),
-    *("binary_cross_entropy", "binary_cross_entropy_with_logits", "poisson_nll_loss"),
+    *("cross_entropy", *BINARY_LOSSES, *REGRESSION_LOSSES, "kl_div", "poisson_nll_loss"),
 )
 MOST_NONFINITE = 8
 """Findings of this kind are alike: the first few will do."""

@@ -27,10 +27,8 @@ from headway.preflight.observers.data.label_fit import (
 from headway.torch_adapters import nonfinite_scan
 from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.loss_graph import find_terms
+from headway.torch_adapters.op_schema import BINARY_LOSSES, REGRESSION_LOSSES, TASK_LOSSES
 
-CLASSES = ("cross_entropy", "nll_loss")
-BINARY = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
-REGRESSION = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 BY_HAND = ("sub", "__sub__", "__rsub__")
 
 MOST_PLACES = 24
@@ -82,7 +80,7 @@ class LabelCounts:
 class Labels(Observer):
     """Counts labels, sums up targets, and looks at how single samples are fitted."""
 
-    functions = find_aliases(*CLASSES, *BINARY, *REGRESSION, *BY_HAND)
+    functions = find_aliases(*TASK_LOSSES, *BY_HAND)
 
     def start(self) -> None:
         self._tallies: dict[Any, LabelCounts] = {}
@@ -142,7 +140,7 @@ class Labels(Observer):
         tally.calls += 1
         self._called.append((tally, call.result))
         self._vary(tally, target)
-        if call.name in REGRESSION:
+        if call.name in REGRESSION_LOSSES:
             self._sum_up(tally, given, target)
         else:
             self._count(tally, call, given, target)
@@ -174,7 +172,7 @@ class Labels(Observer):
     # Classes.
 
     def _count(self, tally: LabelCounts, call: TorchCall, given: Tensor, target: Tensor) -> None:
-        binary = call.name in BINARY
+        binary = call.name in BINARY_LOSSES
         weights = (call.argument(2, "weight"), call.kwargs.get("pos_weight"))
         reduction = call.kwargs.get("reduction", "mean")
         if any(item is not None for item in weights) or reduction == "none":

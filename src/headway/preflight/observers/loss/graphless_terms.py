@@ -26,6 +26,7 @@ from headway.preflight.observers.loss.value_names import (
 )
 from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.loss_graph import add_note, find_sums, take_note
+from headway.torch_adapters.op_schema import TASK_LOSSES
 
 TOPIC = "loss-component"
 SEEN = "graphless-terms"
@@ -47,9 +48,8 @@ _MINUS = ("sub", "sub_", "__sub__", "__isub__")
 _READS = ("item", "__float__", "tolist", "numpy", "__array__")
 _NEW = ("tensor", "as_tensor", "asarray", "from_numpy")
 _SOURCES = (
-    "mean", "sum", "norm", "vector_norm", "logsumexp", "mse_loss", "l1_loss", "smooth_l1_loss",
-    "huber_loss", "kl_div", "cross_entropy", "nll_loss", "binary_cross_entropy",
-    "binary_cross_entropy_with_logits", "cosine_similarity", "max", "min", "amax", "std", "var",
+    *TASK_LOSSES, "kl_div", "mean", "sum", "norm", "vector_norm", "logsumexp", "cosine_similarity",
+    "max", "min", "amax", "std", "var",
 )  # fmt: skip
 _SHAPE_ONLY = ("requires_grad_", "retain_grad", "size", "backward", "grad")
 _DATA = Tensor.data.__get__  # type: ignore[attr-defined]

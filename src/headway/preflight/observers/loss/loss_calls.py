@@ -12,7 +12,6 @@ from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.observers.loss import loss_inputs as facts_of
 from headway.preflight.observers.loss.loss_inputs import (
     LOSSES,
-    OF_CLASSES,
     LossArguments,
     OutputActivation,
     find_output_activation,
@@ -24,6 +23,7 @@ from headway.torch_adapters.autograd_graph import walk_graph
 from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.loss_graph import add_note, formula_nodes, read_note, take_note
 from headway.torch_adapters.nested_state import find_tensors
+from headway.torch_adapters.op_schema import BINARY_LOSSES, CLASS_LOSSES, REGRESSION_LOSSES
 
 # Calls of torch's loss functions: what they were given, if what they gave is trained on.
 
@@ -33,8 +33,6 @@ from headway.torch_adapters.nested_state import find_tensors
 TOPIC = "loss-call"
 MOST_LOSS_CALLS = 3
 """Calls of one line that are looked at closely."""
-PROBABILITIES = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
-ELEMENTWISE = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 
 
 class LossCalls(Observer):
@@ -117,9 +115,9 @@ def _describe_call(given: LossArguments, script: ScriptContext) -> dict[str, Any
         "prediction": _prediction(given),
         "target": facts_of.describe_tensor(target),
         "crossed": facts_of.is_crossed_broadcast(prediction, target)
-        and given.function not in OF_CLASSES,
+        and given.function not in CLASS_LOSSES,
     }
-    if given.function in OF_CLASSES and prediction.ndim:
+    if given.function in CLASS_LOSSES and prediction.ndim:
         facts["classes"] = prediction.shape[given.class_axis]
         facts["tied"] = _tied(prediction)
         if not given.labels:
@@ -127,9 +125,11 @@ def _describe_call(given: LossArguments, script: ScriptContext) -> dict[str, Any
     if given.function == "kl_div":
         facts["log_target"] = given.log_target
     masked = given.reduction == "none" or given.weighted
-    if given.function in PROBABILITIES:
+    if given.function in BINARY_LOSSES:
         facts["target"] |= outside_of((0.0, 1.0), target, masked=masked)
-    elif given.function in ELEMENTWISE and (reach := find_value_range(prediction)) is not None:
+    elif (
+        given.function in REGRESSION_LOSSES and (reach := find_value_range(prediction)) is not None
+    ):
         facts["target"] |= outside_of(reach.ends, target, masked=masked)
         facts["bounded"] = bounded_by(reach, script)
     return facts
@@ -155,7 +155,7 @@ def _prediction(given: LossArguments) -> dict[str, Any]:
     tensor, axis = given.prediction, given.class_axis
     facts = facts_of.describe_tensor(tensor)
     facts["sums_to_one"] = facts_of.sums_to_one(tensor, axis)
-    if given.function in (*OF_CLASSES, "kl_div"):
+    if given.function in (*CLASS_LOSSES, "kl_div"):
         facts["logs_of_one"] = facts_of.are_log_probabilities(tensor, axis)
     origin = find_output_activation(tensor)
     if origin is not None:

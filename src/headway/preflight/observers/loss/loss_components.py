@@ -20,7 +20,6 @@ from torch.optim import Optimizer
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.observers.loss.loss_inputs import (
     ARITHMETIC_NAMES,
-    LOSS_NAMES,
     READ_NAMES,
     REDUCTION_NAMES,
 )
@@ -42,6 +41,7 @@ from headway.torch_adapters.autograd_graph import (
 from headway.torch_adapters.compat import find_aliases, has_backward_hooks
 from headway.torch_adapters.live_objects import find_leaves
 from headway.torch_adapters.loss_graph import LossTerm, find_terms
+from headway.torch_adapters.op_schema import LOSS_NAMES
 
 MOST_SCALARS = 400
 """Of one step."""

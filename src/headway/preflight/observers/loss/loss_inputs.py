@@ -21,6 +21,7 @@ from headway.torch_adapters.autograd_graph import (
     saved_value,
 )
 from headway.torch_adapters.compat import find_aliases
+from headway.torch_adapters.op_schema import CLASS_LOSSES, REDUCTION_POSITION
 
 # Which activation a prediction comes straight from, seen through reshapes and the like.
 
@@ -86,24 +87,8 @@ def find_output_activation(tensor: Tensor) -> OutputActivation | None:
 
 # What a call of a loss function was given, whatever the function and however it was passed.
 
-_REDUCTION_AT = {
-    "cross_entropy": 6,
-    "nll_loss": 6,
-    "binary_cross_entropy": 5,
-    "binary_cross_entropy_with_logits": 5,
-    "mse_loss": 4,
-    "l1_loss": 4,
-    "smooth_l1_loss": 4,
-    "huber_loss": 2,
-    "kl_div": 4,
-    "soft_margin_loss": 4,
-    "poisson_nll_loss": 7,
-    "gaussian_nll_loss": 5,
-}
 _BY_NUMBER = {0: "none", 1: "mean", 2: "sum"}
-LOSSES: tuple[Callable[..., Any], ...] = find_aliases(*_REDUCTION_AT)
-OF_CLASSES = ("cross_entropy", "nll_loss")
-"""Losses whose prediction has an axis of classes."""
+LOSSES: tuple[Callable[..., Any], ...] = find_aliases(*REDUCTION_POSITION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +110,7 @@ class LossArguments:
         if not isinstance(prediction, Tensor) or not isinstance(target, Tensor):
             return None
         name = call.name
-        of_classes = name in OF_CLASSES
+        of_classes = name in CLASS_LOSSES
         ignore = call.argument(4, "ignore_index", -100) if of_classes else -100
         second = of_classes or name.startswith("binary")
         weight = call.argument(2, "weight") if second else call.kwargs.get("weight")
@@ -143,12 +128,12 @@ class LossArguments:
     def labels(self) -> bool:
         """Whether the targets are class ids."""
         whole = not self.target.is_floating_point() and not self.target.is_complex()
-        return self.function in OF_CLASSES and whole
+        return self.function in CLASS_LOSSES and whole
 
     @property
     def class_axis(self) -> int:
         """The axis of the prediction along which the classes lie."""
-        if self.function in OF_CLASSES:
+        if self.function in CLASS_LOSSES:
             return 1 if self.prediction.ndim > 1 else 0
         return self.prediction.ndim - 1
 
@@ -156,7 +141,7 @@ class LossArguments:
 def _reduction(call: TorchCall) -> str:
     if call.kwargs.get("size_average") is False or call.kwargs.get("reduce") is False:
         return "sum" if call.kwargs.get("reduce") is not False else "none"
-    said = call.argument(_REDUCTION_AT.get(call.name, 99), "reduction", "mean")
+    said = call.argument(REDUCTION_POSITION.get(call.name, 99), "reduction", "mean")
     return _BY_NUMBER.get(said, "mean") if isinstance(said, int) else str(said)
 
 
@@ -277,14 +262,6 @@ def is_crossed_broadcast(one: Tensor, other: Tensor) -> bool:
 
 # The torch functions that a loss is made with, by name.
 
-LOSS_NAMES = (
-    "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
-    "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "ctc_loss",
-    "cosine_embedding_loss", "triplet_margin_loss", "triplet_margin_with_distance_loss",
-    "margin_ranking_loss", "gaussian_nll_loss", "poisson_nll_loss", "hinge_embedding_loss",
-    "soft_margin_loss", "multi_margin_loss", "multilabel_margin_loss",
-    "multilabel_soft_margin_loss",
-)  # fmt: skip
 REDUCTION_NAMES = (
     "mean", "sum", "norm", "vector_norm", "logsumexp",
 )  # fmt: skip

@@ -14,7 +14,6 @@ from typing import Any
 from torch import Tensor
 
 from headway.preflight.observer import Evidence
-from headway.preflight.observers.loss.loss_inputs import LOSS_NAMES
 from headway.preflight.observers.loss.value_names import (
     GENERIC_NAMES,
     Scalar,
@@ -24,6 +23,7 @@ from headway.preflight.observers.loss.value_names import (
 from headway.preflight.script_context import ScriptContext
 from headway.torch_adapters.autograd_graph import walk_graph
 from headway.torch_adapters.loss_graph import find_terms
+from headway.torch_adapters.op_schema import LOSS_NAMES
 
 TOPIC = "loss-component"
 MOST_COMPONENTS = 12

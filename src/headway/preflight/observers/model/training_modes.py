@@ -15,26 +15,11 @@ from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.observers.model.mode_layers import ModeLayer, ModeSwitches, find_mode_layers
 from headway.torch_adapters.compat import Dropout, base_tensor, find_aliases
 from headway.torch_adapters.nested_state import find_tensors
+from headway.torch_adapters.op_schema import REDUCTION_POSITION
 
 DROPOUTS = find_aliases("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout")
 ATTENTION = find_aliases("scaled_dot_product_attention")
-LOSSES = find_aliases(
-    "cross_entropy",
-    "nll_loss",
-    "mse_loss",
-    "l1_loss",
-    "smooth_l1_loss",
-    "huber_loss",
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "kl_div",
-    "gaussian_nll_loss",
-    "poisson_nll_loss",
-    "multi_margin_loss",
-    "hinge_embedding_loss",
-    "soft_margin_loss",
-    "ctc_loss",
-)
+LOSSES = find_aliases(*REDUCTION_POSITION, "multi_margin_loss", "hinge_embedding_loss", "ctc_loss")
 COMPARES = find_aliases("eq", "__eq__", "ne")
 DIFFERENCES = find_aliases("sub", "__sub__", "__rsub__", "rsub", "subtract")
 CHOICES = find_aliases("argmax")
