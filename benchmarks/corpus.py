@@ -5,7 +5,7 @@
 
 80 faulty and 32 healthy look-alike scripts, and some longer ones as people publish them, in two
 halves: checks were tuned on one; the other was written apart, measured once unseen, and what that
-showed was mended. A third set, `blind`, was written by somebody who saw neither the checks nor the
+showed was fixed. A third set, `blind`, was written by someone who saw neither the checks nor the
 other scripts; its first run gave one alarm, which was mended. For each fault: was it found, is the
 first cause the right one, is the exact line named, at which step. For each healthy script and seed:
 was anything said at warning or above.

@@ -12,7 +12,7 @@ put in where its documentation says. Two rates are given: over all scripts, and 
 can run at all. A tool "spoke" when it said anything at its own level of warning or above; it
 "named the cause" when a rule that spoke means this fault (`means` in `peer_tools/`), for headway
 only when its first cause is the right one. The blind set is what is compared on by default: it was
-written by somebody who knew no check, while headway was tuned on half of the corpus proper.
+written by someone who knew no check, while headway was tuned on half of the corpus proper.
 Nothing here uses the network but `--setup`.
 """
 

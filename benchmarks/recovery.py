@@ -1,4 +1,4 @@
-"""What becomes of a training that is fed bad batches, with and without somebody who minds.
+"""What becomes of a training that receives bad batches, with and without protection.
 
     python benchmarks/recovery.py               # about three minutes on two cores
     python benchmarks/recovery.py --json FILE

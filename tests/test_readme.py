@@ -76,7 +76,7 @@ def test_the_cost_table_is_what_was_measured() -> None:
     ("name", "file"),
     [
         ("[our own corpus]", "2026-11-15-corpus"),
-        ("[scripts by somebody", "2026-11-15-corpus-blind"),
+        ("[scripts written by people", "2026-11-15-corpus-blind"),
     ],
 )
 def test_the_table_of_findings_is_what_was_measured(name: str, file: str) -> None:

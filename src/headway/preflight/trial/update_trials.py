@@ -1,8 +1,7 @@
 """Tries updates: what the step that was just made does to the loss of its own batch.
 
-At some steps the ops behind the loss are recorded, and after the optimizer has stepped the loss is
-computed again along the update (see `tape.py`, `trial.py`). Losses of the steps in between go
-along, so that a check sees a trial before the background of the run.
+At some steps the ops behind the loss are recorded. After the optimizer step, the loss is computed
+again along the update. Losses of the steps in between are kept as the background of a trial.
 """
 
 from __future__ import annotations
@@ -45,16 +44,14 @@ MOST_BACKWARDS = 256
 """Losses of one step that are remembered."""
 OBJECTIVES = 3
 """Maximum number of reports on the components of the loss."""
-
-
 OVERFIT = "overfit"
 """The topic of overfitting one batch."""
 LEARNED = 0.1
-"""Of a loss that starts above 0, so much may be left of a batch that was learned."""
+"""Largest share of the starting loss that may be left of a batch that was learned."""
 
 
 class UpdateTrials(Observer):
-    """See the top of the file."""
+    """Tries the updates of some steps and reports what they did to the loss."""
 
     functions = find_aliases(*TASK_LOSSES)
     memorise: ClassVar[bool] = False
