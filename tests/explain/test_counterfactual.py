@@ -19,7 +19,7 @@ from headway.explain.origin.bad_call import KINDS
 from headway.explain.remedies.base import Advice
 from headway.explain.remedies.drop_samples import DropSamples
 from headway.explain.remedies.one_line_remedies import Bf16
-from headway.torch_adapters.source import SourceLine
+from headway.torch_adapters.frames import Location
 
 TOLD = (*KINDS, "unknown")
 NATURAL_OP = {
@@ -46,7 +46,7 @@ def keys(kind: str, dtype: torch.dtype, autocast: str | None = None) -> list[str
         "forward",
         NATURAL_OP.get(kind, "mm"),
         module="body",
-        place=SourceLine("loss.py", 31, source="x"),
+        place=Location("loss.py", 31, source="x"),
         inputs=operands(torch.ones(2, dtype=dtype)),
         rows=(1,),
         autocast=autocast,

@@ -32,7 +32,7 @@ from headway.explain.incident_file import incident_folder
 from headway.explain.incident_file.packing import ChosenRows, Packed, pack
 from headway.explain.incident_file.unpacking import needs_template, unpack
 from headway.torch_adapters import nested_state, rng
-from headway.torch_adapters.source import SourceLine
+from headway.torch_adapters.frames import Location
 
 SOURCE = Path(__file__).read_text().splitlines()
 LINE = 1 + SOURCE.index("import headway")
@@ -50,7 +50,7 @@ EXPLANATION = Explanation(
             phase="forward",
             op="log",
             module="head",
-            place=SourceLine(__file__, LINE, "loss_fn", "import headway"),
+            place=Location(__file__, LINE, "loss_fn", "import headway"),
             inputs=(Operand("self", "computed", (8, 2), "float32", 0.0, 1.5, 0, 0, 1),),
             output=Operand("output", "computed", (8, 2), "float32", -1.0, math.inf, 0, 1, 0),
             rows=(3,),
@@ -641,7 +641,7 @@ def test_the_page_of_a_spike(tmp_path: Path) -> None:
 
 def test_nothing_on_the_page_is_markup(tmp_path: Path) -> None:
     evil = "</b>![x](http://evil/)|`x`\n# Big\x1b[31m *no* www.evil.org"
-    place = SourceLine("```\n# gone`.py", 1, evil, f"```\n{evil}")
+    place = Location("```\n# gone`.py", 1, evil, f"```\n{evil}")
     told = replace(
         EXPLANATION,
         summary=evil,

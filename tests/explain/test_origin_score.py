@@ -12,7 +12,7 @@ from explain.origin_set.score import Marks, score, table, totals
 from explain.origin_set.traced import traced_origins
 
 from headway.explain.explanation import Origin
-from headway.torch_adapters.source import SourceLine
+from headway.torch_adapters.frames import Location
 
 BAR = 0.95
 PRECISIONS = (None, torch.bfloat16, torch.float16)
@@ -66,7 +66,7 @@ def _truth(scenario: Scenario) -> Origin:
         scenario.phase,
         scenario.ops[0],
         module=scenario.modules[0],
-        place=SourceLine(file, number),
+        place=Location(file, number),
         rows=scenario.rows or (),
         component=scenario.component,
     )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headway.explain.counterfactual import select_remedies
 from headway.explain.explanation import Operand, Origin, Phase
 from headway.explain.remedies.one_line_remedies import GuardInput
-from headway.torch_adapters.source import SourceLine
+from headway.torch_adapters.frames import Location
 
 
 class Scale(nn.Module):
@@ -262,7 +262,7 @@ def test_a_healthy_step_under_a_guard_is_hardly_changed(tmp_path: Path) -> None:
 
 
 def test_no_eps_for_an_overflow() -> None:
-    place = SourceLine("train.py", 3, source="y = a @ b")
+    place = Location("train.py", 3, source="y = a @ b")
     assert GuardInput.fitting(Origin("overflow", "", "forward", "mm", place=place)) is None
     assert GuardInput.fitting(Origin("overflow", "", "forward", "div", place=place)) is None
 
@@ -333,7 +333,7 @@ def test_normalize_in_float16(tmp_path: Path) -> None:
 def test_a_statement_over_several_lines_is_rewritten_from_the_file(tmp_path: Path) -> None:
     text = "def step(batch):\n    x = model(batch)\n    return torch.log(\n        x\n    ).sum()\n"
     script = Script(tmp_path / "loss.py", text)
-    place = SourceLine(str(script.path), 3, "step", "return torch.log(")
+    place = Location(str(script.path), 3, "step", "return torch.log(")
     remedy = GuardInput.fitting(Origin("log-of-zero", "", "forward", "log", place=place))
     assert remedy is not None
     assert remedy.edited == "return torch.log( x.clamp_min(1e-12) ).sum()"
@@ -341,14 +341,14 @@ def test_a_statement_over_several_lines_is_rewritten_from_the_file(tmp_path: Pat
 
 def test_the_norm_of_a_matrix_is_left_alone() -> None:
     source = "y = torch.linalg.norm(a, 2) + torch.linalg.norm(b)"
-    place = SourceLine("loss.py", 3, source=source)
+    place = Location("loss.py", 3, source=source)
     remedy = GuardInput.fitting(Origin("norm-at-zero", "", "backward", "norm", place=place))
     assert remedy is not None
     assert remedy.edited == ("y = torch.linalg.norm(a, 2) + (b.square().sum() + 1e-12).sqrt()")
 
 
 def test_a_line_of_a_library_is_told_with_the_users() -> None:
-    place, users = SourceLine("lib/loss.py", 3, source="y = p.log()"), SourceLine("train.py", 9)
+    place, users = Location("lib/loss.py", 3, source="y = p.log()"), Location("train.py", 9)
     origin = Origin("log-of-zero", "", "forward", "log", place=place, called_from=users)
     remedy = GuardInput.fitting(origin)
     assert remedy is not None
@@ -358,7 +358,7 @@ def test_a_line_of_a_library_is_told_with_the_users() -> None:
 
 
 def test_a_method_of_the_users_that_is_called_log_is_not_rewritten() -> None:
-    place = SourceLine("train.py", 3, source='self.log("loss", loss); y = p.log()')
+    place = Location("train.py", 3, source='self.log("loss", loss); y = p.log()')
     remedy = GuardInput.fitting(Origin("log-of-zero", "", "forward", "log", place=place))
     assert remedy is not None
     assert remedy.edited == 'self.log("loss", loss); y = p.clamp_min(1e-12).log()'

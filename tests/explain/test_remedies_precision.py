@@ -23,9 +23,9 @@ from headway.explain.remedies.base import StepRemedy
 from headway.explain.remedies.float32 import Fp32, Fp32Island
 from headway.explain.remedies.one_line_remedies import Bf16
 from headway.torch_adapters.autocast_regions import change_regions
-from headway.torch_adapters.source import SourceLine
+from headway.torch_adapters.frames import Location
 
-PLACE = SourceLine("train.py", 41, "forward", "y = self.wide(x)")
+PLACE = Location("train.py", 41, "forward", "y = self.wide(x)")
 
 
 class Net(nn.Module):
@@ -232,7 +232,7 @@ def plain_step(model: nn.Module) -> Callable[[Tensor], Tensor]:
 def half_case() -> tuple[HalfNet, FailingStep, Origin]:
     model = HalfNet().half()
     batch = (1000 * torch.randn(3, 4, generator=torch.Generator().manual_seed(1))).half()
-    place = SourceLine("net.py", 9)
+    place = Location("net.py", 9)
     inputs = operands(batch)
     origin = Origin("overflow", "", "forward", "pow", module="rms", place=place, inputs=inputs)
     return model, scene_of(model, batch), origin

@@ -21,9 +21,9 @@ from headway.explain.remedies.one_line_remedies import (
     GuardInput,
     MathAttention,
 )
-from headway.torch_adapters.source import SourceLine
+from headway.torch_adapters.frames import Location
 
-PLACE = SourceLine("model.py", 12, source="y = F.scaled_dot_product_attention(q, k, v)")
+PLACE = Location("model.py", 12, source="y = F.scaled_dot_product_attention(q, k, v)")
 
 
 class Attention(nn.Module):
@@ -160,7 +160,7 @@ def test_a_line_inside_a_compiled_model_is_guarded() -> None:
     compiled = torch.compile(Root(), backend="eager")
     scene = scene_of(compiled, torch.tensor([0.0, 1.0]))
     line = Root.forward.__code__.co_firstlineno + 1
-    place = SourceLine(__file__, line, source="return torch.sqrt(x * self.weight)")
+    place = Location(__file__, line, source="return torch.sqrt(x * self.weight)")
     remedy = GuardInput.fitting(Origin("sqrt-at-zero", "", "backward", "sqrt", place=place))
     assert remedy is not None
     assert not run(scene, lambda batch: compiled(batch).sum()).finite

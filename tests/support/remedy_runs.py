@@ -21,7 +21,7 @@ from headway.explain.explanation import Operand, Trial
 from headway.explain.failing_step import FailingStep, Outcome
 from headway.explain.remedies.base import StepRemedy
 from headway.torch_adapters import rng
-from headway.torch_adapters.source import SourceLine
+from headway.torch_adapters.frames import Location
 
 Step = Callable[[Any], Tensor]
 
@@ -121,10 +121,10 @@ class Script:
         path.write_text(text)
         linecache.checkcache(str(path))
 
-    def line(self, marked: str = "# here") -> SourceLine:
+    def line(self, marked: str = "# here") -> Location:
         lines = self.text.splitlines()
         at = next(at for at, line in enumerate(lines) if marked in line)
-        return SourceLine(str(self.path), at + 1, "step", lines[at].split("#")[0].strip())
+        return Location(str(self.path), at + 1, "step", lines[at].split("#")[0].strip())
 
     def load(self, **names: Any) -> dict[str, Any]:
         import torch.nn.functional as F
@@ -133,7 +133,7 @@ class Script:
         exec(compile(self.text, str(self.path), "exec"), scope)
         return scope
 
-    def edited(self, line: SourceLine, written: str) -> Script:
+    def edited(self, line: Location, written: str) -> Script:
         """The user did what the remedy's text says."""
         lines = self.text.splitlines()
         theirs = lines[line.line - 1]

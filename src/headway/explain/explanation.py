@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from headway.torch_adapters.source import SourceLine
+from headway.torch_adapters.frames import Location
 
 # The data: written to disk, rendered and compared.
 
@@ -51,9 +51,9 @@ class Origin:
     """Autograd's name of the backward, such as `SqrtBackward0`."""
     module: str = ""
     """Path of the innermost module that ran; empty outside of the model."""
-    place: SourceLine | None = None
+    place: Location | None = None
     """The innermost line outside torch: the user's or a library's."""
-    called_from: SourceLine | None = None
+    called_from: Location | None = None
     """The user's line if `place` is in a library, or if several lines call the function around
     `place`."""
     inputs: tuple[Operand, ...] = ()
@@ -176,7 +176,7 @@ def _read_origin(data: Mapping[str, Any]) -> Origin:
     read = _tuples(data)
     for name in ("place", "called_from"):
         if read.get(name) is not None:
-            read[name] = SourceLine(**read[name])
+            read[name] = Location(**read[name])
     read["inputs"] = tuple(_read_operand(item) for item in read.get("inputs", ()))
     if read.get("output") is not None:
         read["output"] = _read_operand(read["output"])
@@ -243,7 +243,7 @@ def _summary(explanation: Explanation) -> str:
     return " ".join(parts)
 
 
-def format_line(line: SourceLine | None) -> str:
+def format_line(line: Location | None) -> str:
     """`train.py:31`; empty if unknown."""
     return "" if line is None else str(line)
 

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import torch
 
 from headway.torch_adapters.private_parts import private_part
-from headway.torch_adapters.source import SourceLine
 
 # A stack goes through torch, the standard library, frameworks and headway itself. The line to
 # report is the innermost one that is none of these.
@@ -34,14 +33,25 @@ _FRAME = re.compile(r'\s*File "(?P<file>.*)", line (?P<line>\d+)(?:, in (?P<func
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A line of code."""
+    """A line of code, with its text if that was read."""
 
     file: str
     line: int
     function: str | None = None
+    source: str = ""
+
+    @property
+    def within(self) -> str | None:
+        """The function it is in; None at the top level of a file."""
+        return None if self.function == "<module>" else self.function
+
+    def __str__(self) -> str:
+        """Relative to the working directory: `train.py:31`."""
+        here = os.path.join(os.getcwd(), "")
+        return f"{self.file.removeprefix(here)}:{self.line}"
 
     def to_dict(self) -> dict[str, Any]:
-        """As events carry it."""
+        """The form in events, without the text."""
         return {"file": self.file, "line": self.line, "function": self.function}
 
 
@@ -222,9 +232,9 @@ class FrameLine(NamedTuple):
     begins: int = 0
     """The line its function begins at."""
 
-    def read(self) -> SourceLine:
+    def read(self) -> Location:
         source = linecache.getline(self.file, self.line).strip()
-        return SourceLine(self.file, self.line, self.function, source)
+        return Location(self.file, self.line, self.function, source)
 
 
 class FrameContext(NamedTuple):

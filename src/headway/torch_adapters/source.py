@@ -1,4 +1,4 @@
-"""A line of user code with its text, and the statement at that line, parsed and rewritten."""
+"""The statement at a line of user code, parsed and rewritten."""
 
 from __future__ import annotations
 
@@ -6,33 +6,13 @@ import ast
 import contextlib
 import io
 import linecache
-import os
 import tokenize
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class SourceLine:
-    """A line of code, with its text."""
-
-    file: str
-    line: int
-    function: str | None = None
-    source: str = ""
-
-    @property
-    def within(self) -> str | None:
-        """The function it is in; None on the level of the file."""
-        return None if self.function == "<module>" else self.function
-
-    def __str__(self) -> str:
-        """As short as it can be found again from here: `train.py:31`."""
-        here = os.path.join(os.getcwd(), "")
-        return f"{self.file.removeprefix(here)}:{self.line}"
-
+from headway.torch_adapters.frames import Location
 
 # The user's own line, rewritten for the text of a remedy.
 
@@ -114,7 +94,7 @@ class Statement:
         return start, end
 
 
-def read_statement(place: SourceLine | None) -> Statement:
+def read_statement(place: Location | None) -> Statement:
     """The statement at a place: its line where that is a whole one, else what the file has."""
     if place is None:
         return Statement("")
@@ -122,7 +102,7 @@ def read_statement(place: SourceLine | None) -> Statement:
     return line if line.text and line.whole else Statement(_find_statement_text(place))
 
 
-def _find_statement_text(place: SourceLine) -> str:
+def _find_statement_text(place: Location) -> str:
     lines = linecache.getlines(place.file)
     try:
         tree = ast.parse("".join(lines))

@@ -11,7 +11,7 @@ from explain.origin_set.lines import deliberate_lines
 from explain.origin_set.scenario import Case, Scenario
 
 from headway.explain.explanation import Explanation, Origin
-from headway.torch_adapters.source import SourceLine
+from headway.torch_adapters.frames import Location
 
 Explainer = Callable[[Case], Explanation | Sequence[Origin]]
 
@@ -80,7 +80,7 @@ def _right(scenario: Scenario, origin: Origin | None) -> dict[str, bool | None]:
     }
 
 
-def _places(origin: Origin) -> list[SourceLine]:
+def _places(origin: Origin) -> list[Location]:
     return [place for place in (origin.place, origin.called_from) if place is not None]
 
 

@@ -19,7 +19,7 @@ from headway.output.incident_view import (
     TrialView,
     read_incident_view,
 )
-from headway.torch_adapters.source import SourceLine
+from headway.torch_adapters.frames import Location
 
 # Escaping: names, messages and source lines are untrusted and must not become markup.
 
@@ -246,7 +246,7 @@ def _render_commands(explanation: Explanation, folder: Path, *, replayable: bool
     return ["## Next", "", text, "", *code_block(commands, "console")]
 
 
-def source_around(place: SourceLine) -> list[str]:
+def source_around(place: Location) -> list[str]:
     """The line with its neighbours, marked; the line alone where the file cannot be read."""
     linecache.checkcache(place.file)
     lines = linecache.getlines(place.file)

@@ -21,11 +21,11 @@ from headway.torch_adapters.autocast_regions import (
     change_regions,
     changed_regions,
 )
+from headway.torch_adapters.frames import Location
 from headway.torch_adapters.modes import ReentrantFunctionMode, find_user_callback
 from headway.torch_adapters.module_stack import unwrap_model, user_path
 from headway.torch_adapters.nested_state import find_tensors
 from headway.torch_adapters.runtime_state import is_compiled, run_eagerly
-from headway.torch_adapters.source import SourceLine
 
 # Whether half precision is involved in an origin.
 
@@ -188,7 +188,7 @@ class Fp32Island(StepRemedy):
         self,
         path: str,
         module: nn.Module,
-        place: SourceLine | None = None,
+        place: Location | None = None,
         *,
         under_autocast: bool = True,
     ) -> None:

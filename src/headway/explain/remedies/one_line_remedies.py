@@ -17,10 +17,10 @@ from headway.explain.remedies.base import StepRemedy
 from headway.explain.remedies.edits import edits_for
 from headway.explain.remedies.edits.call_edits import CallEdit
 from headway.torch_adapters.autocast_regions import AutocastSetting, change_regions, changed_regions
-from headway.torch_adapters.frames import current_frame, is_internal_file, walk_callers
+from headway.torch_adapters.frames import Location, current_frame, is_internal_file, walk_callers
 from headway.torch_adapters.modes import ReentrantFunctionMode, can_reenter, find_user_callback
 from headway.torch_adapters.runtime_state import run_eagerly
-from headway.torch_adapters.source import SourceLine, read_statement
+from headway.torch_adapters.source import read_statement
 
 # Adds an eps or a clamp at the user's line, from outside. The call is intercepted above autograd,
 # by its function and the user's line, so that backward changes too, as it would with an edit of
@@ -32,7 +32,7 @@ class GuardInput(StepRemedy):
     safe = True
 
     def __init__(
-        self, place: SourceLine, guards: Sequence[CallEdit], called_from: SourceLine | None = None
+        self, place: Location, guards: Sequence[CallEdit], called_from: Location | None = None
     ) -> None:
         self._place = place
         self._called_from = called_from
@@ -78,7 +78,7 @@ class GuardInput(StepRemedy):
 class _LineEditMode(ReentrantFunctionMode):
     """Guards the calls that come from one line."""
 
-    def __init__(self, place: SourceLine, guards: Sequence[CallEdit]) -> None:
+    def __init__(self, place: Location, guards: Sequence[CallEdit]) -> None:
         super().__init__()
         self._file, self._line = os.path.abspath(place.file), place.line
         self._by_name = {name: guard for guard in reversed(guards) for name in guard.names}
