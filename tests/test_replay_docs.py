@@ -61,9 +61,7 @@ def folder(trained: Path, tmp_path: Path) -> Path:
     text = (tmp_path / "work" / "train.py").read_text()
     build = block("python", "def build")
     (tmp_path / "work" / "build.py").write_text(f"from torch import nn\n\n{build}")
-    (tmp_path / "work" / "fixed.py").write_text(
-        text.replace("x.log()", "x.clamp_min(1e-12).log()")
-    )
+    (tmp_path / "work" / "fixed.py").write_text(text.replace("x.log()", "x.clamp_min(1e-12).log()"))
     return tmp_path / "work"
 
 
