@@ -288,7 +288,7 @@ def test_a_crash_in_the_mended_body_is_no_cure(replay: Replay, broken: Path) -> 
         (("WIDTH = 4", "WIDTH = 5"), "0.weight is (4, 3) there and (5, 3) here"),
         (("torch.nn.Dropout(0.5)", "torch.nn.BatchNorm1d(4)"), "is only in one of the two"),
         (("guard(batches)", "batches"), "without a loop over guard(loader)"),
-        (("guard.backward(loss)", "continue"), "no backward pass"),
+        (("guard.backward(loss)", "continue"), "without a backward pass"),
     ],
 )
 def test_what_does_not_fit(
@@ -313,7 +313,7 @@ def test_a_script_that_is_gone(replay: Replay, broken: Path) -> None:
 
 
 def test_no_incident(replay: Replay, broken: Path, tmp_path: Path) -> None:
-    for folder, words in (("nowhere", "there is no"), ("runs/first", "1-step3")):
+    for folder, words in (("nowhere", "does not exist"), ("runs/first", "1-step3")):
         result = replay(folder)
         assert result.exit_code == 2
         assert words in result.stderr
