@@ -120,7 +120,9 @@ def _count_bad(operand: Operand) -> str:
     """`1 of 128 values in batch[0] (float32 [16, 8])`."""
     many = math.prod(operand.shape)
     counts = [str(count) for count in (operand.nan, operand.inf) if count]
-    where = f" in {operand.name}" if operand.role in _NAMED_BY_COUNT else ""
+    where = ""
+    if operand.role in _NAMED_BY_COUNT:  # a variable of the script, or an expression of the batch
+        where = f" in `{operand.name}`" if operand.role == "data" else f" in {operand.name}"
     share = f"{' and '.join(counts) or 'some'} of {many} value{'' if many == 1 else 's'}"
     return f"{share}{where} ({_shape(operand)})"
 
