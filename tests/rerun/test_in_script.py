@@ -236,7 +236,7 @@ def test_a_bad_gradient_behind_a_good_loss(demand: Any) -> None:
             guard.backward(model(x[:, None]).sqrt().sum())
             optimizer.step()
     assert found[0].reproduces
-    assert found[0].said == "the loss is finite, the gradient of weight is not"
+    assert found[0].said == "the loss is finite, but the gradient of weight is not"
 
 
 def test_random_numbers_are_those_of_the_step(demand: Any) -> None:
