@@ -57,7 +57,7 @@ def main(folder: Path) -> None:
     chapter("after: what its folder tells")
     seen = headway("diagnose", sick, code=1)
     holds("HD102 is named as the cause", seen.codes[0] == "HD102")
-    holds("the NaN loss behind the 0 is spoken of", "shows a NaN loss as 0" in seen.flat)
+    holds("the NaN loss behind the 0 is spoken of", "replaces a NaN loss by 0" in seen.flat)
     holds("the saved adapter is seen to be dead", "HD701" in seen.codes)
 
     chapter("before: what a check of two steps would have told")
