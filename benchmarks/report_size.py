@@ -122,6 +122,7 @@ told = {"codes": [[item.code, item.step] for item in report.findings][:5], "note
 """
 _LIVE = """
 from headway.rundir.live_charts import LiveCharts
+from headway.rundir.run_reader import RunDir
 from headway.output.html.chart_json import chart_document
 
 def measured(first=None, last=None):
@@ -129,7 +130,7 @@ def measured(first=None, last=None):
     json.dumps(chart_document([], timeline.window(first, last)))
     return [round(time.process_time() - at_work, 3), round(time.perf_counter() - begun, 3)]
 
-timeline = LiveCharts(path)
+timeline = LiveCharts(RunDir(path))
 told = {"[cpu, seconds]": "of each", "first_picture": measured()}
 begun = time.perf_counter()
 while timeline.read(1.0):
