@@ -494,10 +494,13 @@ def by_hand(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
         seen.append((step, x.tolist(), loss.item()))
 
 
+@pytest.mark.parametrize("idle", [False, True])
 @pytest.mark.parametrize("bad", [-1, BAD])
-def test_batches_drawn_by_hand_from_a_loader_are_given_again(bad: int) -> None:
+def test_batches_drawn_by_hand_from_a_loader_are_given_again(bad: int, idle: bool) -> None:
+    """`idle`: a second optimizer never steps, so a step is over only when the next one begins."""
     runs = []
     gc.collect()  # a launch watches whatever optimizer is still there
+    other = [torch.optim.SGD(Net().parameters(), lr=1e-2)] if idle else []
     for replay in (True, False):
         with ScriptLauncher(settings=Settings(), policy=Policy(replay=replay)) as launch:
             runs.append(Run(by_hand, bad=bad, guarded=False))
@@ -509,6 +512,7 @@ def test_batches_drawn_by_hand_from_a_loader_are_given_again(bad: int) -> None:
             assert (why.origin.kind, why.origin.rows) == ("log-of-zero", (2,))
             assert why.cure is not None
         launch.close()
+    assert len(other) == idle  # it was there all the time
     assert_same(runs[0].everything(), runs[1].everything())
 
 

@@ -60,7 +60,10 @@ class SelfFedLoopRerun(Rerun):
     def prepare(self) -> Readiness:
         case = self._case
         bad, moment = case.bad_step, case.moment
-        if bad.iteration is None or (bad.batches and moment is not RerunMoment.AFTER_STEP):
+        if bad.iteration is None:
+            return NOT_APPLICABLE
+        by_hand = bad.iteration.begin.moving.by_hand
+        if bad.batches and not by_hand and moment is not RerunMoment.AFTER_STEP:
             return NOT_APPLICABLE
         if moment in (RerunMoment.STEP_COMPLETE, RerunMoment.NEXT_BATCH):
             return LATER  # at the loop's next step its frame is known
@@ -75,7 +78,7 @@ class SelfFedLoopRerun(Rerun):
         except (SyntaxError, ValueError):  # legal in its place, not in a function
             return Readiness(why_not="its body cannot run outside of its function")
         # Only the batches that this loop drew itself are those of the step.
-        bad.batches = bad.batches if begin.moving.by_hand else ()
+        bad.batches = bad.batches if by_hand else ()
         bad.before = begin.rng
         self._save()
         return CAN
