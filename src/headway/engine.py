@@ -196,6 +196,11 @@ class Engine:
         ]
 
     @property
+    def last_segment(self) -> int:
+        """The segment of the last header."""
+        return 0 if self._header is None else self._header.segment
+
+    @property
     def codes(self) -> list[str]:
         """The codes of all checks."""
         return [seat.kind.code for seat in self._seats]

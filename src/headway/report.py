@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headway import registry
 from headway._version import __version__
+from headway.core.ending_facts import ends_run
 from headway.core.findings import Finding, NotRun, Severity
 from headway.core.numbers import encode_numbers
 from headway.core.records import StepRecord
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from headway.rundir.chart_data import ChartData
 
 SCHEMA = 1
+INTERRUPTION = "HD915"
+"""The code of the finding that the run was stopped by the user or the scheduler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,8 @@ class Report:
     """(steps, values) of the loss, for a plot."""
     subject: str = ""
     """The path that was read."""
+    last_segment: int = 0
+    """The last segment of the run: how an earlier one ended does not count as its end."""
     reread: Callable[[], Iterator[Record]] | None = field(default=None, repr=False, compare=False)
     """Returns the records of the run again, for charts; None if they are not kept."""
 
@@ -73,11 +79,21 @@ class Report:
             not_run=engine.not_run(),
             coverage=Coverage(*engine.coverage()),
             notes=notes,
+            last_segment=engine.last_segment,
         )
 
     @property
     def verdict(self) -> str:
-        """`findings` when anything is at warning or above, else `healthy`."""
+        """`failed` if the run did not end in good order, `interrupted` if it was stopped,
+        `findings` when anything is at warning or above, else `healthy`.
+
+        A crash that was followed by a resume is a finding, not the end of the run.
+        """
+        last = [item for item in self.findings if item.segment >= self.last_segment]
+        if any(ends_run(item, declared=_declares_end(item.code)) for item in last):
+            return "failed"
+        if any(item.code == INTERRUPTION for item in last):
+            return "interrupted"
         return "findings" if self.worst >= Severity.WARNING else "healthy"
 
     @property
@@ -157,3 +173,8 @@ class Report:
         for number, (step, value) in enumerate(zip(*self.curve, strict=True)):
             gatherer.feed(StepRecord(0, number, step, {"loss": value}))
         return gatherer.data()
+
+
+def _declares_end(code: str) -> bool:
+    check = registry.find(code)
+    return check is not None and check.ends_run

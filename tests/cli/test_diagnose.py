@@ -69,7 +69,7 @@ def test_text_of_a_sick_run(invoke, sick):
 
 def test_text_of_a_healthy_run(invoke, well):
     lines = invoke("diagnose", well).stdout.splitlines()
-    assert lines[0].startswith("headway: no problems found, but only 12 of 102 checks")
+    assert lines[0].startswith("headway: no problems found, but only 12 of 104 checks")
     assert lines[-1] == f"Next: headway diagnose --verbose {well}"
 
 

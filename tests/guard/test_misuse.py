@@ -248,9 +248,9 @@ def test_an_exception_in_the_loop_is_on_record_and_passed_on(tmp_path: Path) -> 
 
     with pytest.raises(ZeroDivisionError, match="the user's own"):
         fail()
-    (event,) = events_of(tmp_path, "exception")
+    (event,) = events_of(tmp_path, "crash")
     assert event.data["error"] == "ZeroDivisionError: the user's own"
-    assert event.step == 2
+    assert event.step == 3
     (end,) = events_of(tmp_path, "end")
     assert end.data["steps"] == 3
 

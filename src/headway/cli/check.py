@@ -87,7 +87,7 @@ UNREACHED = 2
 )
 @options.output_format(*FORMATS)
 @options.which_checks
-@options.fail_on
+@options.fail_on()
 @options.config_file
 @click.option(
     "-v", "--verbose", is_flag=True, help="Show every remedy and every check that did not run."

@@ -34,7 +34,7 @@ Read = list[tuple[Path, "Report"]]
 )
 @options.output_format(*FORMATS)
 @options.which_checks
-@options.fail_on
+@options.fail_on()
 @options.config_file
 @click.option(
     "-v", "--verbose", is_flag=True, help="Show every remedy and every check that did not run."
@@ -97,7 +97,7 @@ def _write_text(read: Read, *, alone: bool, verbose: bool) -> None:
 
     page = TerminalPage(sys.stdout)
     if not alone:
-        bad = sum(report.verdict != "healthy" for _, report in read)
+        bad = sum(report.worst >= Severity.WARNING for _, report in read)
         page.line(f"headway: findings in {bad} of {len(read)} runs")
     for path, report in read:
         if not alone:

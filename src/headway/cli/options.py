@@ -68,14 +68,14 @@ def config_file(command: Command) -> Command:
     )(command)
 
 
-def fail_on(command: Command) -> Command:
-    """`--fail-on`."""
+def fail_on(*, default: str = "error") -> Callable[[Command], Command]:
+    """`--fail-on`; `default` is for the help."""
     return click.option(
         "--fail-on",
         type=click.Choice(["error", "warning", "never"]),
         default=None,
-        help="Exit with code 1 for findings of this severity or above.  [default: error]",
-    )(command)
+        help=f"Exit with code 1 for findings of this severity or above.  [default: {default}]",
+    )
 
 
 def settings_from(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headway.cli import options
-from headway.cli.exit_codes import INTERRUPTED, print_message
+from headway.cli.exit_codes import print_message
 from headway.cli.options import FORMATS
 from headway.cli.script_command import (
     is_first_rank,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from headway.cli.script_command import Script
     from headway.guard.script.guarded_run import GuardedRunResult
 
-CRASHED = 3
 RUNS = Path("headway-runs")
 
 
@@ -48,7 +47,7 @@ RUNS = Path("headway-runs")
 )
 @options.output_format(*FORMATS)
 @options.which_checks
-@options.fail_on
+@options.fail_on(default="never")
 @options.config_file
 def command(
     script: str | None,
@@ -70,6 +69,7 @@ def command(
 
     Every step is measured, bad updates are skipped, and the run is recorded for
     `headway diagnose`. Losses and weights of a healthy run stay bit-identical.
+    The exit code is that of the script; with --fail-on, findings change it to 1.
     """
     settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
     require_torch("run")
@@ -87,11 +87,9 @@ def command(
         else:
             extra = _extra_keys(done, folder)
             options.print_reports(form, [(Path(str(target)), done.report)], extra=extra)
-    if done.interrupted:
-        return INTERRUPTED
-    if done.error is not None:
-        return CRASHED
-    return int(done.report.fails(settings.fail_on))
+    if done.status == 0 and fail_on is not None:
+        return int(done.report.fails(fail_on))
+    return done.status
 
 
 def _extra_keys(done: GuardedRunResult, folder: Path) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from headway.report import Report
 )
 @options.output_format(*FORMATS)
 @options.which_checks
-@options.fail_on
+@options.fail_on()
 @options.config_file
 @click.option(
     "--last-good",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headway.cli.exit_codes import INTERRUPTED
+from headway.core.ending_facts import END, EndFacts
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import say, say_bytes
 from headway.core.records import EventRecord, Record, StepRecord
@@ -161,6 +162,10 @@ def _is_outlier(one: float, other: float) -> bool:
     return not math.isfinite(other) or abs(other) > OUTLIER_FACTOR * abs(one)
 
 
+ENDINGS = {"failed": "failed", "interrupted": "was interrupted"}
+"""What a run that did not finish has done, by the status of its end."""
+
+
 class WatchedRun:
     """The state of the run that is shown."""
 
@@ -170,6 +175,7 @@ class WatchedRun:
         """Whether the header has been read."""
         self.over = False
         """Whether the run has recorded its end; a resume clears it."""
+        self._ended = "ended"
         self._engine = Engine()
         self._curves = {name: Curve() for name in _CURVES}
         self._latest: StepRecord | None = None
@@ -197,8 +203,9 @@ class WatchedRun:
         elif isinstance(record, EventRecord):
             if record.kind == "action":
                 self._act(record)
-            elif record.kind == "end":
+            elif record.kind == END:
                 self.over = True
+                self._ended = ENDINGS.get(EndFacts.of_event(record).status or "", "ended")
 
     def finish(self) -> None:
         """The end was reached: finish the checks."""
@@ -207,7 +214,9 @@ class WatchedRun:
         late = [finding for finding in self._engine.findings if id(finding) not in before]
         self._news += [_line(finding) for finding in late]
         if self.over:
-            self._news.append(f"the run ended after {self._steps} steps; next: {self._next}")
+            self._news.append(
+                f"the run {self._ended} after {self._steps} steps; next: {self._next}"
+            )
 
     def news(self) -> list[str]:
         """New findings and actions and the latest step, as plain lines."""
@@ -224,7 +233,10 @@ class WatchedRun:
         self._news.clear()
         shown = Text()
         shown.append(f"{clean(self.path)}  ", style="bold")
-        shown.append("ended\n" if self.over else "running\n", style="dim" if self.over else "green")
+        style = "bold red" if self._ended == "failed" else "dim"
+        shown.append(
+            f"{self._ended}\n" if self.over else "running\n", style=style if self.over else "green"
+        )
         if self._latest is None:
             return shown.append("waiting for the first step")
         shown.append(f"{self._now()}\n")

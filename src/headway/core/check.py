@@ -133,6 +133,8 @@ class Check:
     """Of two findings that explain each other, the one named here is the cause."""
     once: ClassVar[Literal["segment", "run"] | None] = None
     """Report each subject once in a segment or in the run: the engine drops further findings."""
+    ends_run: ClassVar[bool] = False
+    """Whether a run with such a finding did not end in good order: its verdict is `failed`."""
     bound: ClassVar[Bound | None] = None
     """The limit that the guard enforces before the step, if the check has one."""
 

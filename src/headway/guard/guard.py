@@ -33,6 +33,7 @@ from headway.guard import guard_inputs
 from headway.guard import recorder as tracking
 from headway.guard.brake.adaptive_clipper import require_limit
 from headway.guard.brake.clip_rules import AdaptiveClip
+from headway.guard.endings.exit_hooks import OpenRun
 from headway.guard.fail_safe import FailSafe
 from headway.guard.guard_inputs import GuardedLoader
 from headway.guard.measure.sampling import SamplingPlan
@@ -161,7 +162,9 @@ class Guard:
             close=self.close,
         )
         self._observer = self._hooks.observer
-        self._at_exit = weakref.finalize(self, recorder.flush)
+        self._ending = OpenRun(recorder, self._session.failure_moment)
+        # Dropped, or still open at exit: its record ends as that of a run that finished.
+        self._at_exit = weakref.finalize(self, self._ending.finish)
         weakref.finalize(self, self._trackers.close)
 
     def __call__(self, loader: Iterable[Batch]) -> GuardedLoader[Batch]:
@@ -352,7 +355,9 @@ class Guard:
         self._session.rest()
         self._hooks.remove()
         guard_inputs.release_optimizers(self._optimizers)
+        self._ending.close()
         if last:
+            self._at_exit.detach()
             self._protected(self._session.recorder.close, self._session.steps)
         self._trackers.close()
 
@@ -376,8 +381,7 @@ class Guard:
         trace: TracebackType | None,
     ) -> None:
         if error is not None and not self._closed:
-            what = {"error": f"{type(error).__name__}: {error}"}
-            self._protected(self._session.recorder.event, self._session.step, "exception", what)
+            self._protected(self._ending.record, error)
         self._close(well=error is None)
 
     def _flush_readings(self) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.config import Settings
+from headway.core.ending_facts import END, ENDING, INTERRUPTED
 from headway.core.findings import Finding, Severity
 from headway.core.incident_events import INCIDENT
 from headway.core.records import (
@@ -27,6 +29,7 @@ from headway.output.notices import Notices, logger
 from headway.output.trackers.tracker_group import TrackerGroup, open_trackers
 from headway.policy import Action, Ladder, Policy, Rung, StepVerdict
 from headway.rerun import in_script
+from headway.rundir.heartbeat import HeartbeatWriter
 from headway.rundir.writer import RunDirWriter
 
 if TYPE_CHECKING:
@@ -63,6 +66,20 @@ ALWAYS = ("grad_norm", "lr", "grads_carried", "grad_nonfinite_tensors", "step_ti
 WITH_SCALER = ("loss_scale", "scaler_skipped")
 
 
+@dataclass(slots=True)
+class RunEnding:
+    """How a run ended, as far as its process could tell."""
+
+    status: str = "finished"
+    """`finished`, `failed` or `interrupted`."""
+    exit: int | None = None
+    """The exit status of the script, if known."""
+    signal: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
 class Recorder:
     """Records, findings and actions of one guard."""
 
@@ -87,13 +104,15 @@ class Recorder:
         self.axes: dict[str, Sequence[str]] = {}
         self._policy = policy
         self._facts = facts
-        self._signals = {name: Signal() for name in always}
+        self._signals = {name: Signal() for name in (*always, ENDING)}
         if policy.replay and policy.replays:
             self._signals[INCIDENT] = Signal()
         self.listeners: list[Callable[[Record], None]] = []
         """Called with every record, after the checks."""
         self.finding_listeners: list[Callable[[Finding], None]] = []
         """Called with every finding that this rank reports."""
+        self.ending = RunEnding()
+        self._closed = False
         self._header_due = True
         self._seq = 0
         self._rank = rank
@@ -108,6 +127,11 @@ class Recorder:
         self._segment = self.writer.segment if self.writer else 0
         if ranks is not None:
             self._segment = ranks.agree_on_start(self._segment)
+        self.heartbeat = (
+            HeartbeatWriter()
+            if self.writer is None or self.writer.broken or in_script.is_requested()
+            else HeartbeatWriter.open(self.writer.path, rank=rank, segment=self._segment)
+        )
 
     def begin_segment(self) -> None:
         """Start another segment of the run, after a resume or with a new optimizer."""
@@ -184,13 +208,29 @@ class Recorder:
             self._ladders[name].load_state_dict(ladder)
         self.engine.load_state_dict(state["engine"])
 
+    def interrupted(self, step: int, number: int, **facts: Any) -> None:
+        """The user or the scheduler stops the run with a signal."""
+        if self.ending.status == "finished":
+            self.ending.status, self.ending.signal = "interrupted", number
+            self.event(step, INTERRUPTED, {"signal": number, **facts})
+
     def close(self, step: int) -> list[Finding]:
         """The run is over: finish the checks, and write everything to disk."""
-        self.event(step, "end", {"steps": step})
+        if self._closed:
+            return []
+        self.end(step)
         late = self.engine.finish()
         self._report(late)
-        self.flush()
         return late
+
+    def end(self, step: int) -> None:
+        """Write how the run ended, once; the process may be about to exit."""
+        if self._closed:
+            return
+        self._closed = True
+        self.event(step, END, {"steps": step, **self.ending.to_dict()})
+        self.flush()
+        self.heartbeat.end(self.ending.status)
 
     def flush(self) -> None:
         """Write everything to disk."""

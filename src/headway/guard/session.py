@@ -20,6 +20,7 @@ from headway import registry
 from headway.core.bound import Bound
 from headway.guard.brake.adaptive_clipper import AdaptiveClippers
 from headway.guard.brake.clip_rules import AdaptiveClip
+from headway.guard.endings.failure import FailureMoment
 from headway.guard.measure.parameter_index import StateInspector
 from headway.guard.measure.sampling import SamplingPlan
 from headway.guard.measure.step_measure import HostReadings
@@ -172,6 +173,10 @@ class Session:
     def steps(self) -> int:
         """How many steps were made."""
         return self.counter.made
+
+    def failure_moment(self) -> FailureMoment:
+        """What the training is doing, for an exception that ends it."""
+        return FailureMoment(steps=self.counter.made, in_body=self.machine.in_body)
 
     def avoids(self, batch: RecordedBatch) -> bool:
         """Whether a batch of the loader is skipped because its update was skipped before."""

@@ -39,6 +39,7 @@ from headway.guard.step_outcomes import StepCounter, StepOutcomes
 from headway.output.notices import Notices
 from headway.rerun.bad_step import StepContext
 from headway.rerun.recorded_batch import BatchOrigin, RecordedBatch
+from headway.rundir.heartbeat import BACKWARD, DATA, FORWARD, USER
 from headway.torch_adapters import nonfinite_scan
 from headway.torch_adapters.frames import current_frame
 from headway.torch_adapters.local_gradients import LocalGradientMonitor
@@ -98,6 +99,7 @@ class StepMachine:
         self.counter = counter
         self._outcomes = outcomes
         self._recorder = recorder
+        self._heartbeat = recorder.heartbeat
         self._inspection = inspection
         self._buffers = buffers
         self._scaling = scaling
@@ -151,6 +153,7 @@ class StepMachine:
     def batch_wanted(self) -> None:
         """The loop asks for the next batch, so its body is complete."""
         self._announced = True
+        self._heartbeat.enter(DATA)
         if not self._lags():
             self._outcomes.emit()  # with several optimizers, no other will step in this body
         self._close_body()
@@ -183,6 +186,7 @@ class StepMachine:
             kept.watch_for_changes(tensors, copy=self._rerun.copy_batches)
         self._host.batch_handed(waited, samples)
         self._state = StepState.FORWARD
+        self._heartbeat.enter(FORWARD)
 
     def _see_first_batch(self) -> None:
         self._saw_batch = True
@@ -195,6 +199,7 @@ class StepMachine:
 
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
         self._state = StepState.BACKWARD
+        self._heartbeat.enter(BACKWARD)
         if self._origins is not None and self._ranks is not None:
             self._origins.install()
             if self._origins.uneven:
@@ -297,6 +302,7 @@ class StepMachine:
         self._stepped.add(key)
         self._batch_used = True
         self._state = StepState.STEPPING
+        self._heartbeat.beat(self.counter.made)
         context.step, context.started = self.counter.made - 1, time.perf_counter()
         context.batches = tuple(self._batches)
         context.before, context.iteration = self._rerun.rng_before, self._loop.present
@@ -318,6 +324,7 @@ class StepMachine:
 
     def step_ended(self, frame: FrameType | None) -> None:
         """An optimizer has stepped, or its update was skipped; `frame` called it."""
+        self._heartbeat.enter(USER)
         recovery = self._recovery
         if recovery.going_back is not None:
             recovery.finish_roll_back()

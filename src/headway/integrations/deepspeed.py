@@ -27,6 +27,7 @@ from headway.core.findings import Finding
 from headway.core.numbers import round_digits
 from headway.errors import UsageError
 from headway.guard import recorder
+from headway.guard.endings.failure import FailureMoment, record_failure
 from headway.guard.recorder import Recorder
 from headway.output.notices import Notices
 from headway.policy import Action, Policy
@@ -145,8 +146,7 @@ class Watch:
         trace: TracebackType | None,
     ) -> None:
         if error is not None and not self._closed:
-            what = {"error": f"{type(error).__name__}: {error}"}
-            self._recorder.event(self._step, "exception", what)
+            record_failure(self._recorder, error, FailureMoment(steps=self._step))
         self.close()
 
     def _backward(self, loss: Any, *args: Any, **kwargs: Any) -> Any:

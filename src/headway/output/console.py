@@ -74,6 +74,7 @@ def _common_folder(paths: Sequence[str]) -> str:
 
 # A report: verdict, coverage, causes, and the checks that did not run.
 
+ENDING_STYLES = {"failed": "bold red", "interrupted": "bold yellow"}
 SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 MAX_SAME_CAUSES = 3
 """Causes of one code that are shown in full; the rest is counted."""
@@ -82,8 +83,14 @@ MAX_SAME_CAUSES = 3
 def verdict_line(report: ReportView, subject: str = "headway") -> list[StyledText]:
     """The first line: what is wrong, or that no problems were found."""
     verdict, speaker = verdict_of(report), f"{subject}: "
+    line: list[StyledText] = [speaker]
+    if verdict.ending:
+        line.append((verdict.ending, ENDING_STYLES[verdict.ending]))
+        if not verdict.counts:
+            return line
+        line.append("; ")
     if verdict.counts:
-        line: list[StyledText] = [speaker, (verdict.counts, SEVERITY_STYLES[verdict.level])]
+        line.append((verdict.counts, SEVERITY_STYLES[verdict.level]))
         if verdict.cause:
             line += ["; most likely cause: ", (verdict.cause, "bold")]
         return line
@@ -166,6 +173,9 @@ class ReportPrinter:
         if place and place not in message:
             self.page.line((f"at {place}", "cyan"), first=inner)
         if full or self.verbose:
+            frame = finding.evidence.get("frame")
+            for line in frame if isinstance(frame, list) else ():
+                self.page.line((str(line), "dim"), first=inner)
             self._remedies(finding.remedies, inner)
 
     def _remedies(self, remedies: Iterable[Remedy], margin: str) -> None:

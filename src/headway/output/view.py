@@ -48,6 +48,8 @@ class ReportView(Protocol):
     @property
     def coverage(self) -> CoverageView: ...
     @property
+    def verdict(self) -> str: ...
+    @property
     def notes(self) -> Sequence[str]: ...
     def to_dict(self) -> dict[str, Any]: ...
 
@@ -67,6 +69,8 @@ VERDICT_WORDS = {
     "unsure": "Few checks ran",
     "healthy": "Healthy",
     "reading": "Reading",
+    "failed": "Failed",
+    "interrupted": "Interrupted",
 }
 """A level, and the word for it."""
 FEW_CHECKS = 4
@@ -78,7 +82,8 @@ class Verdict:
     """The verdict on a run."""
 
     level: str
-    """`error`, `warning`, `unsure` (no findings, but few checks ran) or `healthy`."""
+    """`error`, `warning`, `unsure` (no findings, but few checks ran), `interrupted` (and nothing
+    else to report) or `healthy`."""
     counts: str
     """`2 errors, 1 warning`; empty without either."""
     cause: str
@@ -87,10 +92,12 @@ class Verdict:
     """What happened at which step and why, or that no problems were found."""
     coverage: str
     """How many checks ran, and what would let more of them run."""
+    ending: str = ""
+    """`failed` or `interrupted`; empty if the run ended in good order or is still going."""
 
     @property
     def word(self) -> str:
-        return VERDICT_WORDS[self.level]
+        return VERDICT_WORDS[self.ending or self.level]
 
 
 def verdict_of(report: ReportView) -> Verdict:
@@ -101,10 +108,14 @@ def verdict_of(report: ReportView) -> Verdict:
     }
     level = next((word for word, count in counts.items() if count), "")
     count_text = ", ".join(plural(count, word) for word, count in counts.items() if count)
-    if level:
+    ending = report.verdict if report.verdict in ("failed", "interrupted") else ""
+    if level or ending:
         root = report.causes[0].root if report.causes else report.findings[0]
-        cause = finding_title(root) if report.causes else ""
-        return Verdict(level, count_text, cause, _cause_sentence(root), coverage_text(report))
+        cause = finding_title(root) if report.causes and level else ""
+        sentence = _cause_sentence(root)
+        return Verdict(
+            level or ending, count_text, cause, sentence, coverage_text(report), ending=ending
+        )
     ran, of = report.coverage.ran, report.coverage.of
     if ran * FEW_CHECKS <= of:
         sentence = f"No problems found, but only {ran} of {of} checks had the data they need."
@@ -163,6 +174,7 @@ _NEEDS_ONE = re.compile(r"^needs one of (?P<names>.+), but this source has none 
 _OPTIONAL_SIGNALS = {
     "clip_coef",
     "component_grad/*",
+    "ending",
     "grad_nonfinite",
     "grad_nonfinite_tensors",
     "grads_carried",

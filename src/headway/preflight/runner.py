@@ -148,7 +148,7 @@ def run_check(
         if ended.error is not None:
             hub.crashed(ended.error)
         hub.finished()
-    launch.close()
+    launch.close(ended.error or ended.interrupted)
     recorder = launch.recorder
     assert recorder is not None
     notes = [f"an observer failed and was removed: {error}" for error in hub.failed]
@@ -163,8 +163,8 @@ def run_check(
         tables=tables.found,
         error=ended.error,
         stopped=launch.enough or ended.halted,
-        interrupted=ended.interrupted,
-        unreached=None if steps else explain_no_step(launch, ended.error),
+        interrupted=ended.interrupted is not None,
+        unreached=None if steps else explain_no_step(launch, ended.error or ended.interrupted),
     )
 
 
@@ -173,7 +173,7 @@ class _Ending:
     """How the work ended."""
 
     error: BaseException | None = None
-    interrupted: bool = False
+    interrupted: KeyboardInterrupt | None = None
     halted: bool = False
 
     def of(self, work: Callable[[], Any], launch: ScriptLauncher) -> None:
@@ -183,8 +183,8 @@ class _Ending:
             # Frames of the script may keep loaders with workers alive.
             traceback.clear_frames(stopped.__traceback__)
             self.halted = isinstance(stopped, TrainingHalted)
-        except KeyboardInterrupt:
-            self.interrupted = True
+        except KeyboardInterrupt as raised:
+            self.interrupted = raised
         except SystemExit as left:
             self.error = left if left.code not in (None, 0) else None
         except Exception as raised:  # any exception of the script

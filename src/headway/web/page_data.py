@@ -76,7 +76,10 @@ def summarize_run(run: AnyRun) -> dict[str, Any]:
     drawn, checked = run.progress()
     latest, state = run.latest(), run.state()
     level = _level(report, checked)
-    word = "Healthy so far" if level == "healthy" and state == "running" else VERDICT_WORDS[level]
+    ending = verdict_of(report).ending if report is not None else ""
+    word = VERDICT_WORDS[ending or level]
+    if level == "healthy" and state == "running":
+        word = "Healthy so far"
     loss = latest.get("loss")
     speed = latest.get("speed")
     return {
@@ -103,7 +106,8 @@ def summarize_run(run: AnyRun) -> dict[str, Any]:
 
 def _level(report: Report | None, checked: float) -> str:
     level = "reading" if report is None else verdict_of(report).level
-    return level if level in ("error", "warning") or checked >= CHECKED else "reading"
+    sure = level in ("error", "warning", "interrupted") or checked >= CHECKED
+    return level if sure else "reading"
 
 
 def _ladder(guard: Mapping[str, Any]) -> str:

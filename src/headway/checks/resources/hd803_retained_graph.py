@@ -10,6 +10,7 @@ from headway.checks.resources._shared import (
     read_allocation_site,
 )
 from headway.core.check import Check, Needs
+from headway.core.ending_facts import CRASH, OUT_OF_MEMORY
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import say
 from headway.core.records import EventRecord, Header, Moment, StepRecord, moment_of, record_at
@@ -109,7 +110,9 @@ class RetainedGraph(Check):
     def _add_event(self, event: EventRecord) -> None:
         if event.kind == "retained":
             self.origin = read_allocation_site(event)
-        elif event.kind == "exception":
+        elif event.kind == OUT_OF_MEMORY:
+            self.out_of_memory = True
+        elif event.kind in (CRASH, "exception"):
             self.out_of_memory = "out of memory" in str(event.data.get("error", "")).lower()
 
     def _finding(self, severity: Severity) -> Finding:

@@ -254,6 +254,7 @@ class RecoveryManager:
         saved = self.snapshotter.on_disk and self.snapshotter.save(self._counter.made)
         self.snapshotter.wait()
         self._recorder.event(self._counter.current, "preempted", {"signal": number, "saved": saved})
+        self._recorder.interrupted(self._counter.current, number, saved=bool(saved))
 
     def close(self) -> None:
         if self.preemption is not None:

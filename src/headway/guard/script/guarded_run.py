@@ -10,6 +10,7 @@ from typing import Any
 
 from headway.config import Settings
 from headway.errors import TrainingHalted
+from headway.guard.endings.failure import find_exit_status
 from headway.guard.script.launcher import ScriptLauncher, children_seconds
 from headway.policy import Action, Policy
 from headway.report import Report
@@ -34,6 +35,13 @@ def explain_no_step(
     launch: ScriptLauncher, error: BaseException | None, command: str = "check"
 ) -> NoStepReason:
     """The first reason that fits, for a user of `headway command`."""
+    if isinstance(error, KeyboardInterrupt):
+        return NoStepReason(
+            "the script was interrupted before its first step",
+            "Run it again; --max-steps limits how long it runs"
+            if command == "check"
+            else "Run it again",
+        )
     if error is not None:
         return NoStepReason(
             f"the script ended with {type(error).__name__} before its first step",
@@ -81,7 +89,8 @@ class GuardedRunResult:
     actions: Sequence[Action] = field(default=())
     error: BaseException | None = None
     """What ended the script early: its own exception, or the guard's halt."""
-    interrupted: bool = False
+    status: int = 0
+    """The exit status that the script would have had without headway."""
     unreached: NoStepReason | None = None
 
 
@@ -100,17 +109,17 @@ def run_guarded(
         max_norm=max_norm,
     )
     error: BaseException | None = None
-    interrupted = False
+    ended: BaseException | None = None
     with launch:
         try:
             work()
-        except KeyboardInterrupt:
-            interrupted = True
+        except KeyboardInterrupt as raised:
+            ended = raised
         except SystemExit as left:
-            error = left if left.code not in (None, 0) else None
+            ended = error = left if left.code not in (None, 0) else None
         except (Exception, TrainingHalted) as raised:  # the script's, or our own halt
-            error = raised
-    launch.close()
+            ended = error = raised
+    launch.close(ended)
     recorder = launch.recorder
     assert recorder is not None
     steps = max(launch.steps.values(), default=0)
@@ -119,6 +128,6 @@ def run_guarded(
         steps=steps,
         actions=tuple(recorder.actions),
         error=error,
-        interrupted=interrupted,
-        unreached=None if steps else explain_no_step(launch, error, "run"),
+        status=0 if ended is None else find_exit_status(ended),
+        unreached=None if steps else explain_no_step(launch, ended, "run"),
     )

@@ -25,6 +25,7 @@ from torch.optim.optimizer import (
 )
 
 from headway.config import Settings
+from headway.guard.endings.failure import FailureMoment, record_failure
 from headway.guard.measure.sampling import SamplingPlan
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.snapshots import Snapshots
@@ -125,25 +126,28 @@ class ScriptLauncher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is not None and self.recorder is not None and not isinstance(error, EnoughSteps):
-            step = 0 if self.guard is None else self.guard.step
-            what = {"error": f"{type(error).__name__}: {error}"}
-            self.recorder.event(step, "exception", what)
         self._next_step.disarm()
         self._stack.close()
 
-    def close(self) -> None:
-        """The run is over: close the guard, and finish the checks."""
+    def close(self, error: BaseException | None = None) -> None:
+        """The run is over: close the guard, and finish the checks.
+
+        `error`: the exception that ended the script, if one did.
+        """
         if self.guard is not None:
-            self.guard.close()
-        else:
-            self.make_recorder(
-                settings=self.settings,
-                policy=self.policy,
-                run_dir=self._run_dir,
-                facts={},
-                notices=self.notices,
-            ).close(0)
+            kind = None if error is None else type(error)
+            self.guard.__exit__(kind, error, None)
+            return
+        recorder = self.make_recorder(
+            settings=self.settings,
+            policy=self.policy,
+            run_dir=self._run_dir,
+            facts={},
+            notices=self.notices,
+        )
+        if error is not None:
+            record_failure(recorder, error, FailureMoment())
+        recorder.close(0)
 
     @property
     def step(self) -> int:

@@ -1,0 +1,1 @@
+"""How a run ended: crashed, killed, out of memory, hung, interrupted."""

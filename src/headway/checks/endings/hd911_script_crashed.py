@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.core.check import Check, Needs
+from headway.core.ending_facts import CRASH, ENDING, CrashFacts
+from headway.core.findings import Finding, Severity
+from headway.core.records import EventRecord
+
+
+class ScriptCrashed(Check):
+    """An exception ended the script.
+
+    ## What it checks
+    Exceptions that leave the script, a `with Guard(...)` block, the training thread or the
+    interpreter, and a non-zero `sys.exit()`. Errors with a check of their own (out of memory, a
+    failed data loader, a failed save) are reported there instead.
+
+    ## Why it matters
+    The last line of a traceback is often inside a library. What helps is the innermost line of your
+    own code, the batch that was in use, and how it differs from the batches before it.
+
+    ## How it is measured
+    From the exception: its innermost line outside torch, Python and installed packages, the lines
+    around it, what the loop was doing, and the shapes and dtypes of the current batch. Sizes that
+    never varied in the batches before and differ now are named.
+
+    ## False alarms
+    Exceptions that the script catches are not reported, and neither is `sys.exit(0)`. Ctrl-C and
+    SIGTERM are interruptions (HD915).
+
+    ## What to do
+    Look at the named line with the named shapes. If only the last batch of an epoch differs, pass
+    `drop_last=True` to the DataLoader or make the code independent of the batch size.
+
+    ## References
+    Python, "sys.excepthook".
+    """
+
+    code = "HD911"
+    name = "script-crashed"
+    severity = Severity.ERROR
+    summary = "an exception ended the script"
+    needs = Needs(signals=(ENDING,), kinds=(EventRecord,), events=(CRASH,))
+    explains = ()
+    ends_run = True
+
+    def observe(self, record: EventRecord) -> Iterable[Finding]:
+        facts = CrashFacts.of_event(record)
+        odd = [item for item in facts.batch if item.unusual]
+        while_doing = f" during {facts.phase}" if facts.phase not in (None, "user") else ""
+        message = f"{facts.error or 'an unknown exception'}{while_doing}"
+        if facts.sample is not None:
+            message += f" (sample {facts.sample})"
+        if odd:
+            message += f". {odd[0].name} {odd[0].unusual}"
+        remedies = []
+        if any("rows" in (item.unusual or "") for item in odd):
+            remedies.append(
+                "Pass `drop_last=True` to the DataLoader, or make this line independent of the "
+                "number of rows."
+            )
+        yield self.find(
+            record,
+            message,
+            subject=f"{facts.error_type} {facts.thread or ''}",
+            where=facts.where(record.rank),
+            severity=Severity.WARNING if facts.survived else None,
+            remedies=remedies,
+            **facts.evidence(),
+        )

@@ -1,0 +1,146 @@
+"""How a run ended: one kind of event for each way, and the facts each kind carries.
+
+The guard and the supervisor write these events; each check in `checks/endings` reads one kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from headway.core.facts import FactTable, Names, Numbers, Place, Text, Whole
+from headway.core.findings import Finding, Where
+from headway.core.records import EventRecord
+
+ENDING = "ending"
+"""The signal by which a source announces that it records how its run ends."""
+
+END = "end"
+CRASH = "crash"
+DEVICE_ASSERT = "device-assert"
+KILLED = "killed"
+HANG = "hang"
+INTERRUPTED = "interrupted"
+LOADER_FAILED = "loader-failed"
+OUT_OF_MEMORY = "out-of-memory"
+COLLECTIVE_MISMATCH = "collective-mismatch"
+RANK_LOST = "rank-lost"
+SAVE_FAILED = "save-failed"
+
+SURVIVED = "survived"
+"""In the evidence of a finding of a check with `ends_run`: true if the run continued after it."""
+
+E = TypeVar("E", bound="EndingFacts")
+
+
+@dataclass(frozen=True)
+class EndingFacts(FactTable):
+    """Base of the facts of one kind of event."""
+
+    kind: ClassVar[str]
+
+    @classmethod
+    def of_event(cls: type[E], event: EventRecord) -> E:
+        """The facts of an event."""
+        return cls.read(event.data)
+
+
+@dataclass(frozen=True)
+class EndFacts(EndingFacts):
+    """The last event of a process that could still write it."""
+
+    kind = END
+
+    steps: Whole
+    status: Text
+    """`finished`, `failed` or `interrupted`; None in runs of older versions."""
+    exit: Whole
+    """The exit status of the script, if known."""
+    signal: Whole
+    """The signal that ended it, if one did."""
+
+
+@dataclass(frozen=True)
+class BatchTensor(FactTable):
+    """A tensor of the batch that was in use, compared with the batches before it."""
+
+    name: Text
+    """`batch[0]`, `batch['image']`."""
+    shape: Numbers
+    dtype: Text
+    unusual: Text
+    """How it differs from the batches before; None if it does not."""
+
+
+@dataclass(frozen=True)
+class FailureFacts(EndingFacts):
+    """An exception and the moment it was raised; the base of all events about one."""
+
+    error: Text
+    """`ValueError: …`, the first line."""
+    error_type: Text
+    text: Text
+    """The whole message, shortened."""
+    place: Place
+    """The innermost line of the user's code."""
+    line_text: Text
+    """The text of that line."""
+    frame: Names
+    """The lines around it, for display."""
+    phase: Text
+    """`data`, `forward`, `backward`, `step` or `user`: what the loop was doing."""
+    batch: list[BatchTensor]
+    sample: Whole
+    """The index in the data set, where a single sample raised."""
+    thread: Text
+    """The name of the thread, if it was not the main one."""
+    survived: bool
+    """Whether the run continued."""
+
+    def where(self, rank: int) -> Where:
+        """The location for a finding."""
+        return self.place.where(rank=rank, sample=self.sample)
+
+    def evidence(self) -> dict[str, Any]:
+        """What a finding repeats of the facts."""
+        found = {
+            "error": self.error,
+            "phase": self.phase,
+            "source": self.line_text,
+            "frame": self.frame or None,
+            "batch": [_shape_text(item) for item in self.batch] or None,
+            "thread": self.thread,
+            SURVIVED: self.survived or None,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class CrashFacts(FailureFacts):
+    """An exception that left the script, a `with Guard` block or a thread."""
+
+    kind = CRASH
+
+
+@dataclass(frozen=True)
+class InterruptedFacts(EndingFacts):
+    """The user or the scheduler stopped the run."""
+
+    kind = INTERRUPTED
+
+    signal: Whole
+    place: Place
+    phase: Text
+    saved: bool | None
+    """Whether a snapshot was written on the way out; None if nothing was attempted."""
+
+
+def ends_run(finding: Finding, *, declared: bool) -> bool:
+    """Whether a finding of a check that declares `ends_run` ended this run."""
+    return declared and finding.evidence.get(SURVIVED) is not True
+
+
+def _shape_text(item: BatchTensor) -> str:
+    shape = ", ".join(str(int(size)) for size in item.shape)
+    unusual = f" ({item.unusual})" if item.unusual else ""
+    return f"{item.name} {item.dtype} [{shape}]{unusual}"

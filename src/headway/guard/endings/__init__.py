@@ -1,0 +1,1 @@
+"""Records how a run ends: exceptions, signals, kills, and the heartbeat that shows them."""

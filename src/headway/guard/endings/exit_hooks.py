@@ -1,0 +1,108 @@
+"""Notices when the process ends while a guard is open: by an exception, or without `close()`.
+
+`sys.excepthook` and `threading.excepthook` are chained while a guard is open. A process that
+`multiprocessing` starts calls neither of them, so there a finalizer reads the exception in flight.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import util
+from types import TracebackType
+from typing import Any
+
+from headway.guard.endings.failure import FailureMoment, record_failure
+from headway.guard.recorder import Recorder
+
+_open: weakref.WeakSet[OpenRun] = weakref.WeakSet()
+_previous: list[Any] = []
+"""The hooks that were installed before ours: (sys.excepthook, threading.excepthook)."""
+
+
+class OpenRun:
+    """A run whose end has not been recorded yet."""
+
+    def __init__(self, recorder: Recorder, moment: Callable[[], FailureMoment]) -> None:
+        """`moment` describes what the training is doing now."""
+        self._recorder = recorder
+        self._moment = moment
+        self._pid = os.getpid()
+        self._thread = threading.get_ident()
+        _open.add(self)
+        _install()
+        if multiprocessing.parent_process() is not None:
+            util.Finalize(self, _end_child, args=(weakref.ref(self),), exitpriority=100)
+
+    def record(self, error: BaseException, *, thread: str | None = None) -> None:
+        """An exception leaves the code that trains."""
+        record_failure(self._recorder, error, self._moment(), thread=thread)
+
+    def finish(self, error: BaseException | None = None, *, thread: str | None = None) -> None:
+        """The process is about to end, or the guard was dropped: complete the record.
+
+        Nothing that waits for a device is done any more. In a forked child nothing is recorded.
+        """
+        writer = self._recorder.writer
+        gone = writer is not None and not writer.path.exists()
+        if os.getpid() != self._pid or gone:
+            return
+        if error is not None:
+            self.record(error, thread=thread)
+        self._recorder.end(self._moment().steps)
+
+    def thread_failed(self, error: BaseException, name: str) -> None:
+        """An exception ended a thread; if it is the one that trains, the run is over."""
+        if threading.get_ident() == self._thread:
+            self.finish(error, thread=name)
+
+    def close(self) -> None:
+        """The guard is closed: the process may do something else from now on."""
+        _open.discard(self)
+        if not _open:
+            _uninstall()
+
+
+def _end_child(run: weakref.ref[OpenRun]) -> None:
+    known, error = run(), sys.exc_info()[1]
+    if known is None or known not in _open or error is None:
+        return
+    # torch.multiprocessing.spawn catches the exception and leaves with `sys.exit(1)`.
+    cause = error.__context__ if isinstance(error, SystemExit) and error.code == 1 else None
+    known.finish(cause or error)
+
+
+def _install() -> None:
+    if not _previous:
+        _previous.append((sys.excepthook, threading.excepthook))
+        sys.excepthook = _exception_hook
+        threading.excepthook = _thread_hook
+
+
+def _uninstall() -> None:
+    # Whoever has replaced the hooks since still calls ours: then they stay.
+    if _previous and sys.excepthook is _exception_hook and threading.excepthook is _thread_hook:
+        sys.excepthook, threading.excepthook = _previous.pop()
+
+
+def _exception_hook(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    with suppress(Exception):  # the traceback is printed, whatever happens to the record
+        for run in list(_open):
+            run.finish(error)
+    _previous[0][0](kind, error, trace)
+
+
+def _thread_hook(args: threading.ExceptHookArgs) -> None:
+    if args.exc_value is not None:
+        with suppress(Exception):
+            name = args.thread.name if args.thread is not None else "a thread"
+            for run in list(_open):
+                run.thread_failed(args.exc_value, name)
+    _previous[0][1](args)

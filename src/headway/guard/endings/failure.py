@@ -1,0 +1,206 @@
+"""Turns the exception that ends a run into the events of its ending.
+
+`record_failure` is called where an exception leaves the user's code. Kinds of failures with
+a check of their own are recognised in turn (`RECOGNISERS`); everything else is a crash.
+"""
+
+from __future__ import annotations
+
+import linecache
+import signal
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from headway.core.ending_facts import CRASH
+from headway.errors import TrainingHalted
+from headway.guard.recorder import Recorder
+from headway.torch_adapters.frames import (
+    Location,
+    find_user_location,
+    is_installed_file,
+    is_internal_file,
+)
+
+MAX_TEXT = 4000
+"""Characters of an exception's message that an event contains."""
+LINES_AROUND = 2
+"""Lines of source shown before and after the line that raised."""
+STOPPING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+NOT_FAILURES = frozenset({"TrialPruned", "EnoughSteps", "GeneratorExit"})
+"""Exceptions by which a script or a framework ends a run on purpose."""
+INTERRUPTIONS = {"SIGTERMException": signal.SIGTERM}
+"""Exceptions of frameworks that stand for a signal."""
+_BACKWARD = ("torch/autograd/graph.py", "torch/autograd/__init__.py")
+_PHASES = (
+    ("torch/utils/data/", "data"),
+    ("torch/optim/", "step"),
+    ("torch/nn/modules/module.py", "forward"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FailureMoment:
+    """What the training was doing when an exception was raised."""
+
+    steps: int = 0
+    """Steps that were made."""
+    in_body: bool = False
+    """Whether the body of the loop continues after its optimizer has stepped."""
+    batch: Sequence[dict[str, Any]] = ()
+    """The tensors of the current batch, as `BatchTensor` facts."""
+    sample: int | None = None
+
+    def step(self, phase: str) -> int:
+        """The number of the step that was not completed, counted from 0."""
+        after = self.in_body and phase in ("step", "user")
+        return max(self.steps - after, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception, where it was raised and what the training was doing."""
+
+    error: BaseException
+    moment: FailureMoment
+    thread: str | None = None
+    stack: Sequence[Location] = field(default=())
+    """The frames of the exception, innermost first."""
+
+    @property
+    def place(self) -> Location | None:
+        """The innermost line of the user's code."""
+        return find_user_location(self.stack)
+
+    @property
+    def phase(self) -> str:
+        """What the loop was doing."""
+        return find_phase(self.stack)
+
+    @property
+    def step(self) -> int:
+        """The number of the step that was not completed."""
+        return self.moment.step(self.phase)
+
+    def facts(self) -> dict[str, Any]:
+        """The facts that all events about an exception have."""
+        place, text = self.place, str(self.error)
+        return {
+            "error": describe_error(self.error),
+            "error_type": type(self.error).__name__,
+            "text": text[:MAX_TEXT],
+            "place": {} if place is None else place.to_dict(),
+            "line_text": None if place is None else read_line(place),
+            "frame": [] if place is None else read_code_frame(place),
+            "phase": self.phase,
+            "batch": list(self.moment.batch),
+            "sample": self.moment.sample,
+            "thread": self.thread,
+        }
+
+
+Recognised: TypeAlias = tuple[str, dict[str, Any]]
+"""The kind of an event and its facts."""
+Recogniser: TypeAlias = Callable[[Failure], "Recognised | None"]
+RECOGNISERS: list[Recogniser] = []
+"""Asked in turn; the first answer is recorded instead of a crash."""
+
+
+def record_failure(
+    recorder: Recorder, error: BaseException, moment: FailureMoment, *, thread: str | None = None
+) -> None:
+    """Record that an exception has ended the run; only the first one counts."""
+    ending = recorder.ending
+    if ending.status != "finished" or type(error).__name__ in NOT_FAILURES:
+        return
+    failure = Failure(error, moment, thread, read_stack(error))
+    number = find_signal(error)
+    if number is not None:
+        place = failure.place
+        recorder.interrupted(
+            failure.step,
+            number,
+            place={} if place is None else place.to_dict(),
+            phase=failure.phase,
+        )
+        return
+    ending.exit = find_exit_status(error)
+    if ending.exit == 0:
+        return
+    ending.status = "failed"
+    if isinstance(error, TrainingHalted):  # the finding that made the guard halt says why
+        return
+    kind, facts = next(
+        (found for ask in RECOGNISERS if (found := ask(failure)) is not None),
+        (CRASH, failure.facts()),
+    )
+    recorder.event(failure.step, kind, facts)
+
+
+def find_signal(error: BaseException) -> int | None:
+    """The signal that an exception stands for; None if it stands for none."""
+    if isinstance(error, KeyboardInterrupt):
+        return int(signal.SIGINT)
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        number = error.code - 128
+        return number if number in STOPPING_SIGNALS else None
+    return INTERRUPTIONS.get(type(error).__name__)
+
+
+def find_exit_status(error: BaseException) -> int:
+    """The exit status of a script that this exception ends, as Python sets it."""
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        return (error.code or 0) & 0xFF
+    number = find_signal(error)
+    return 1 if number is None else 128 + number
+
+
+def describe_error(error: BaseException) -> str:
+    """`ValueError: …`, on one line."""
+    if isinstance(error, SystemExit):
+        return f"SystemExit: the script exited with {error.code!r}"
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+
+
+def read_stack(error: BaseException) -> list[Location]:
+    """The frames of an exception, innermost first."""
+    frames = traceback.extract_tb(error.__traceback__)
+    stack = [Location(item.filename, item.lineno or 0, item.name) for item in reversed(frames)]
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        stack.insert(0, Location(error.filename, error.lineno, None))
+    return stack
+
+
+def find_phase(stack: Sequence[Location]) -> str:
+    """What the loop was doing, from the libraries' frames between the error and the user's loop."""
+    for frame in stack:
+        path = frame.file.replace("\\", "/")
+        if path.endswith(_BACKWARD):
+            return "backward"
+        for part, phase in _PHASES:
+            if part in path:
+                return phase
+        if frame.function in ("forward", "backward") and not is_internal_file(frame.file):
+            return frame.function
+    return "user"
+
+
+def read_line(place: Location) -> str | None:
+    """The text of a line."""
+    return linecache.getline(place.file, place.line).strip() or None
+
+
+def read_code_frame(place: Location) -> list[str]:
+    """The lines around a line, numbered, with a mark at the line itself."""
+    if is_installed_file(place.file):
+        return []
+    first = max(place.line - LINES_AROUND, 1)
+    shown = []
+    for number in range(first, place.line + LINES_AROUND + 1):
+        text = linecache.getline(place.file, number).rstrip("\n")
+        if text or number == place.line:
+            mark = ">" if number == place.line else " "
+            shown.append(f"{mark} {number:>4} | {text}"[:200])
+    return shown

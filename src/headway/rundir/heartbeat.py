@@ -1,0 +1,225 @@
+"""The heartbeat of a process that trains: its last step and phase, readable after it was killed.
+
+Each rank maps one page of `heartbeat.rank<R>.bin` into memory. Writing to the map needs no system
+call, and the kernel keeps the page when the process vanishes, however it does.
+
+    writer = HeartbeatWriter.open(run_dir, rank=0, segment=0)
+    writer.beat(steps)                      an optimizer steps: 0.3 µs
+    writer.enter(BACKWARD)                  the phase alone, one byte
+    writer.sample({...})                    the user's line and the memory, about once a second
+    read_heartbeat(run_dir, rank=0)         from any process, at any time
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# The page. All numbers are little-endian.
+#     0     magic
+#     64    steps begun (int64), wall time (float64), phase (uint8), state (uint8)
+#     128   about the process: JSON, with its length before it
+#     1024  the newest sample is in slot 0 or 1: one byte
+#     1032  slot 0; 2560  slot 1: JSON, with its length before it
+# A process may be killed while it writes. A number of the beat is then one step old at most; of the
+# two slots, the one that was complete before is still named.
+
+MAGIC = b"HWBEAT\x00\x01"
+SIZE = mmap.PAGESIZE if mmap.PAGESIZE >= 4096 else 4096
+_BEAT = struct.Struct("<qdBB")
+_BEAT_AT, _PHASE_AT, _STATE_AT = 64, 80, 81
+_ABOUT_AT, _SLOT_AT, _SLOTS = 128, 1024, (1032, 2560)
+_LENGTH = struct.Struct("<H")
+_ROOM = 1400
+
+
+START, DATA, FORWARD, BACKWARD, STEP, EVALUATION, SAVE, USER = range(8)
+PHASES = ("start", "data", "forward", "backward", "step", "evaluation", "save", "user")
+"""What the loop is doing, by the number of the phase."""
+
+STATES = ("running", "finished", "failed", "interrupted")
+"""The state of the record, by its number; the last three mean that its end was written."""
+
+
+def heartbeat_file(run_dir: Path, rank: int) -> Path:
+    """The file of a rank."""
+    return run_dir / f"heartbeat.rank{rank}.bin"
+
+
+class HeartbeatWriter:
+    """Writes the heartbeat of one rank. Without a map it does nothing."""
+
+    def __init__(self, page: Any = None) -> None:
+        self._page = page
+        self._slot = 0
+
+    @classmethod
+    def open(cls, run_dir: Path, *, rank: int, segment: int) -> HeartbeatWriter:
+        """A writer for this process. Without a heartbeat, if the file cannot be created."""
+        path = heartbeat_file(run_dir, rank)
+        about = {"pid": os.getpid(), "segment": segment, **describe_process(os.getpid())}
+        content = bytearray(SIZE)
+        content[: len(MAGIC)] = MAGIC
+        _put(content, _ABOUT_AT, about, room=_SLOT_AT - _ABOUT_AT)
+        # A new file in place of an old one: another process may still map that, and a map of a
+        # file that gets shorter ends its process.
+        temporary = path.with_name(f".{path.name}.new")
+        try:
+            temporary.write_bytes(content)
+            with open(temporary, "r+b") as file:
+                page = mmap.mmap(file.fileno(), SIZE)
+            os.replace(temporary, path)
+        except (OSError, ValueError):
+            return cls()
+        return cls(page)
+
+    def beat(self, steps: int) -> None:
+        """An optimizer begins to step; `steps` counts its step."""
+        if self._page is not None:
+            _BEAT.pack_into(self._page, _BEAT_AT, steps, time.time(), STEP, 0)
+
+    def enter(self, phase: int) -> None:
+        """The loop has reached this phase."""
+        if self._page is not None:
+            self._page[_PHASE_AT] = phase
+
+    def sample(self, facts: Mapping[str, Any]) -> None:
+        """Store facts that are collected about once a second: the user's line, the memory."""
+        page = self._page
+        if page is not None:
+            self._slot = 1 - self._slot
+            _put(page, _SLOTS[self._slot], {"time": time.time(), **facts}, room=_ROOM)
+            page[_SLOT_AT] = self._slot
+
+    def end(self, status: str) -> None:
+        """The end of the run is recorded: `finished`, `failed` or `interrupted`."""
+        page, self._page = self._page, None
+        if page is not None:
+            page[_STATE_AT] = STATES.index(status)
+            page.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The heartbeat of a rank, as it was read."""
+
+    rank: int
+    steps: int
+    """Optimizer steps that were begun."""
+    phase: str
+    time: float
+    """Wall time of the last beat; 0 before the first."""
+    state: str
+    pid: int
+    segment: int
+    host: str
+    process: Mapping[str, Any]
+    """Identifies the process: `started` (clock ticks since boot) and `boot`."""
+    sample: Mapping[str, Any]
+    """The last facts of `HeartbeatWriter.sample`, with their `time`; empty if there are none."""
+
+    @property
+    def step(self) -> int:
+        """The number of the step in progress, counted from 0."""
+        return max(self.steps - (self.phase in ("step", "user", "save", "evaluation")), 0)
+
+    @property
+    def last_sign(self) -> float:
+        """Wall time of the last beat or sample."""
+        sampled = self.sample.get("time")
+        return max(self.time, sampled if isinstance(sampled, (int, float)) else 0.0)
+
+    def is_alive(self) -> bool | None:
+        """Whether its process still exists; None if it ran on another computer."""
+        if self.host != socket.gethostname():
+            return None
+        known = describe_process(self.pid)
+        return bool(known["started"]) and known["started"] == self.process.get("started")
+
+
+def read_heartbeat(run_dir: Path, rank: int) -> Heartbeat | None:
+    """The heartbeat of a rank; None if there is none."""
+    try:
+        path = heartbeat_file(run_dir, rank)
+        if not path.is_file():
+            return None
+        with open(path, "rb") as file:
+            page = file.read(SIZE)
+    except OSError:
+        return None
+    if len(page) < 4096 or page[: len(MAGIC)] != MAGIC:
+        return None
+    steps, when, phase, state = _BEAT.unpack_from(page, _BEAT_AT)
+    about = _get(page, _ABOUT_AT)
+    pid, segment = about.get("pid"), about.get("segment")
+    return Heartbeat(
+        rank=rank,
+        steps=steps,
+        phase=PHASES[min(phase, USER)],
+        time=when,
+        state=STATES[state] if state < len(STATES) else "running",
+        pid=pid if isinstance(pid, int) else 0,
+        segment=segment if isinstance(segment, int) else 0,
+        host=str(about.get("host", "")),
+        process=about,
+        sample=_get(page, _SLOTS[page[_SLOT_AT] & 1]),
+    )
+
+
+def heartbeat_ranks(run_dir: Path) -> list[int]:
+    """The ranks that left a heartbeat."""
+    found = []
+    for path in run_dir.glob("heartbeat.rank*.bin"):
+        number = path.name.removeprefix("heartbeat.rank").removesuffix(".bin")
+        if number.isdigit():
+            found.append(int(number))
+    return sorted(found)
+
+
+def describe_process(pid: int) -> dict[str, Any]:
+    """Identifies a process, so that another one that got its number later is not taken for it."""
+    return {"host": socket.gethostname(), "started": _start_ticks(pid)}
+
+
+def _start_ticks(pid: int) -> int:
+    """Clock ticks from boot to the start of a process; 0 if it does not exist."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
+    except (OSError, ValueError, IndexError):
+        pass
+    if os.path.isdir("/proc/self"):
+        return 0
+    try:  # a system without /proc: at least whether the number is in use
+        os.kill(pid, 0)
+    except PermissionError:
+        return 1
+    except OSError:
+        return 0
+    return 1
+
+
+def _put(page: Any, at: int, facts: Mapping[str, Any], *, room: int) -> None:
+    data = json.dumps(facts, default=str).encode("utf-8")
+    if len(data) + _LENGTH.size > room:
+        data = b"{}"
+    _LENGTH.pack_into(page, at, len(data))
+    page[at + _LENGTH.size : at + _LENGTH.size + len(data)] = data
+
+
+def _get(page: bytes, at: int) -> Mapping[str, Any]:
+    (length,) = _LENGTH.unpack_from(page, at)
+    try:
+        found = json.loads(page[at + _LENGTH.size : at + _LENGTH.size + length] or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

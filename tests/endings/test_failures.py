@@ -1,0 +1,223 @@
+"""An exception that ends a run is recorded with the user's line, wherever it leaves the code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.paired_trainings import events_of
+from torch import nn
+
+from headway.config import Settings
+from headway.errors import TrainingHalted
+from headway.guard.guard import Guard
+from headway.guard.script.guarded_run import run_guarded
+from headway.postmortem.diagnose import diagnose
+from headway.preflight.runner import run_check
+
+THIS = Path(__file__).name
+
+
+def train(steps: int = 3, *, fail: Callable[[], Any] | None = None) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    if fail is not None:
+        fail()
+
+
+def fail_with(error: BaseException) -> Callable[[], Any]:
+    def fail() -> None:
+        raise error  # the line that every finding must name
+
+    return fail
+
+
+FAILING_LINE = fail_with(ValueError()).__code__.co_firstlineno + 1
+
+
+def guarded(error: BaseException, run_dir: Path | None = None) -> Any:
+    return run_guarded(lambda: train(fail=fail_with(error)), settings=Settings(), run_dir=run_dir)
+
+
+def test_a_crash_under_run_names_the_users_line(tmp_path: Path) -> None:
+    done = guarded(ValueError("wrong"), tmp_path)
+    assert done.report.verdict == "failed"
+    (finding,) = [item for item in done.report.findings if item.code == "HD911"]
+    assert (Path(str(finding.where.file)).name, finding.where.line) == (THIS, FAILING_LINE)
+    assert finding.message == "ValueError: wrong"
+    assert any("raise error" in line and line.startswith(">") for line in finding.evidence["frame"])
+    assert done.status == 1
+    (end,) = events_of(tmp_path, "end")
+    assert end.data == {"steps": 3, "status": "failed", "exit": 1}
+    read = diagnose(tmp_path)
+    assert read.verdict == "failed"
+    assert read.to_dict()["verdict"] == "failed"
+    assert [(item.code, item.where.line) for item in read.findings if item.code == "HD911"] == [
+        ("HD911", FAILING_LINE)
+    ]
+
+
+def test_a_crash_under_check_names_the_users_line() -> None:
+    done = run_check(lambda: train(2, fail=fail_with(ValueError("wrong"))))
+    assert done.report.verdict == "failed"
+    assert [item.where.line for item in done.report.findings if item.code == "HD911"] == [
+        FAILING_LINE
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (SystemExit(5), 5),
+        (SystemExit("why"), 1),
+        (ValueError(), 1),
+        (KeyboardInterrupt(), 130),
+        (SystemExit(143), 143),
+        (SystemExit(0), 0),
+        (SystemExit(None), 0),
+        (TrainingHalted("halted"), 1),
+    ],
+)
+def test_run_has_the_status_of_the_script(error: BaseException, status: int) -> None:
+    assert guarded(error).status == status
+
+
+@pytest.mark.parametrize(
+    ("error", "number"), [(KeyboardInterrupt(), 2), (SystemExit(130), 2), (SystemExit(143), 15)]
+)
+def test_an_interruption_is_information(tmp_path: Path, error: BaseException, number: int) -> None:
+    done = guarded(error, tmp_path)
+    assert done.report.verdict == "interrupted"
+    assert [str(item.severity) for item in done.report.findings if item.code == "HD915"] == ["info"]
+    assert not [item for item in done.report.findings if item.code == "HD911"]
+    (end,) = events_of(tmp_path, "end")
+    assert end.data["status"] == "interrupted"
+    assert end.data["signal"] == number
+
+
+def test_an_interruption_never_blames_a_missing_optimizer_step() -> None:
+    def work() -> None:
+        nn.Linear(2, 1)(torch.randn(2, 2)).sum().backward()
+        raise KeyboardInterrupt
+
+    for done in (run_guarded(work, settings=Settings()), run_check(work)):
+        assert "interrupted" in str(done.unreached)
+        assert "optimizer.step" not in str(done.unreached)
+        assert done.report.verdict == "interrupted"
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), SystemExit(None)])
+def test_a_script_that_leaves_with_0_has_finished(tmp_path: Path, error: BaseException) -> None:
+    done = guarded(error, tmp_path)
+    assert done.report.verdict == "healthy"
+    (end,) = events_of(tmp_path, "end")
+    assert end.data["status"] == "finished"
+
+
+def test_a_caught_exception_is_no_crash(tmp_path: Path) -> None:
+    def work() -> None:
+        try:
+            train(fail=fail_with(ValueError("expected")))
+        except ValueError:
+            train(2)
+
+    done = run_guarded(work, settings=Settings(), run_dir=tmp_path)
+    assert done.report.verdict == "healthy"
+    assert not events_of(tmp_path, "crash")
+
+
+def test_a_crash_before_a_resume_is_not_how_the_run_ended(tmp_path: Path) -> None:
+    guarded(ValueError("first"), tmp_path)
+    run_guarded(train, settings=Settings(), run_dir=tmp_path)
+    report = diagnose(tmp_path)
+    assert report.verdict == "findings"
+    assert [item.code for item in report.findings] == ["HD911"]
+
+
+def make_guard(run_dir: Path) -> Guard:
+    model = nn.Linear(4, 2)
+    return Guard(model, torch.optim.SGD(model.parameters(), lr=0.1), run_dir=run_dir)
+
+
+def test_a_guard_that_is_dropped_has_finished(tmp_path: Path) -> None:
+    make_guard(tmp_path).close()
+    assert [end.data["status"] for end in events_of(tmp_path, "end")] == ["finished"]
+
+
+def test_the_hooks_are_chained_and_removed(tmp_path: Path) -> None:
+    before = (sys.excepthook, threading.excepthook)
+    guard = make_guard(tmp_path)
+    assert sys.excepthook is not before[0]
+    guard.close()
+    assert (sys.excepthook, threading.excepthook) == before
+
+
+SCRIPT = """
+import sys, threading
+import torch, torch.multiprocessing as mp
+from torch import nn
+import headway
+
+def work(rank=0):
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    guard = headway.Guard(model, optimizer, run_dir=sys.argv[2])
+    for step in range(5):
+        model(torch.randn(8, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step == 3 and sys.argv[1] != "unclosed":
+            raise KeyboardInterrupt if sys.argv[1] == "interrupt" else ValueError("wrong")
+
+if __name__ == "__main__":
+    if sys.argv[1] == "thread":
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    elif sys.argv[1] == "spawn":
+        mp.spawn(work, nprocs=1)
+    else:
+        work()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "verdict"),
+    [
+        ("plain", "failed"),
+        ("thread", "failed"),
+        ("spawn", "failed"),
+        ("interrupt", "interrupted"),
+        ("unclosed", "healthy"),
+    ],
+)
+def test_a_guard_without_with_records_the_exception(tmp_path: Path, how: str, verdict: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    run = tmp_path / "run"
+    done = subprocess.run(
+        [sys.executable, str(script), how, str(run)], capture_output=True, text=True, check=False
+    )
+    report = diagnose(run)
+    assert report.verdict == verdict, done.stderr
+    if verdict == "failed":
+        assert "ValueError: wrong" in done.stderr  # the traceback is still printed
+        (finding,) = [item for item in report.findings if item.code == "HD911"]
+        assert finding.where.line == 1 + SCRIPT.splitlines().index(
+            '            raise KeyboardInterrupt if sys.argv[1] == "interrupt" else '
+            'ValueError("wrong")'
+        )
+        assert finding.step == 4
