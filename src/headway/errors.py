@@ -4,6 +4,7 @@
     ├── UsageError            the call or the command line is wrong            (exit code 2)
     │   ├── UnreadableInput   the path cannot be read or is not recognised
     │   ├── SettingsError     a settings file or option contains something unknown
+    │   ├── RunDirInUse       another process records into the run directory
     │   ├── LossNotScalar     guard.backward() got more than one number
     │   └── FrameworkMissing  an adapter was imported, its framework is not installed
     ├── TrainingHalted        the last rung of the policy: the run cannot be saved
@@ -37,6 +38,10 @@ class UnreadableInput(UsageError):
 
 class SettingsError(UsageError):
     """A settings file or an option contains something unknown."""
+
+
+class RunDirInUse(UsageError):
+    """Another process records into the run directory."""
 
 
 class LossNotScalar(UsageError):

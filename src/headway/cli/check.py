@@ -17,6 +17,7 @@ from headway.cli.exit_codes import INTERRUPTED, print_message
 from headway.cli.options import FORMATS
 from headway.cli.script_command import (
     is_first_rank,
+    lock_run_dir,
     redirect_script_output,
     require_torch,
     resolve_script,
@@ -137,7 +138,7 @@ def command(
         overfit=overfit,
     )
     lines = _step_lines(grad_log_interval)
-    with redirect_script_output(form):
+    with lock_run_dir(out), redirect_script_output(form):
         done = run_check(target.run, settings=settings, how=how, on_record=lines)
     return _report_outcome(done, target, settings, form, verbose=verbose)
 

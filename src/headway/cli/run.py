@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
@@ -16,6 +17,7 @@ from headway.cli.exit_codes import print_message
 from headway.cli.options import FORMATS
 from headway.cli.script_command import (
     is_first_rank,
+    lock_run_dir,
     redirect_script_output,
     require_torch,
     resolve_script,
@@ -23,6 +25,7 @@ from headway.cli.script_command import (
     show_crash,
 )
 from headway.output.terminal import spinner
+from headway.rundir.run_lock import start_time
 
 if TYPE_CHECKING:
     from headway.cli.script_command import Script
@@ -74,10 +77,10 @@ def command(
     settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
     require_torch("run")
     target = resolve_script(script, module, args)
-    folder = (out or RUNS / f"{Path(str(target)).stem}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     with spinner("loading torch"):
         from headway.guard.script.guarded_run import run_guarded
-    with redirect_script_output(form):
+    folder = out.absolute() if out is not None else _choose_folder(target)
+    with lock_run_dir(folder), redirect_script_output(form):
         done = run_guarded(target.run, settings=settings, run_dir=folder, max_norm=clip_grad_norm)
     if done.error is not None:
         show_crash(done.error)
@@ -90,6 +93,18 @@ def command(
     if done.status == 0 and fail_on is not None:
         return int(done.report.fails(fail_on))
     return done.status
+
+
+def _choose_folder(target: Script) -> Path:
+    """A new folder for this run. Under torchrun all ranks, and its later attempts, use the same."""
+    from headway.torch_adapters.rank_group import chosen_by_rank_zero
+
+    began = time.time()
+    if os.environ.get("TORCHELASTIC_RUN_ID"):
+        # torchrun starts the workers again after a failure: its own start identifies the run.
+        began = start_time(os.getppid()) or began
+    name = f"{Path(str(target)).stem}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(began))}"
+    return Path(chosen_by_rank_zero("run_dir", str((RUNS / name).absolute())))
 
 
 def _extra_keys(done: GuardedRunResult, folder: Path) -> dict[str, Any]:

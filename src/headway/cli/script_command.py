@@ -22,6 +22,7 @@ from headway.core.numbers import say
 from headway.core.records import Record, StepRecord
 from headway.errors import UsageError
 from headway.output.terminal import TerminalPage
+from headway.rundir.run_lock import RunLock
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -56,6 +57,21 @@ def resolve_script(script: str | None, module: str | None, args: tuple[str, ...]
 def is_first_rank() -> bool:
     """Whether this process prints for all ranks."""
     return os.environ.get("RANK", "0") in ("", "0")
+
+
+@contextlib.contextmanager
+def lock_run_dir(folder: Path | None) -> Iterator[None]:
+    """Refuse a run directory that another process uses, before the script starts."""
+    lock = None
+    if folder is not None and is_first_rank():
+        with contextlib.suppress(OSError):  # the recorder reports a folder that cannot be written
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = RunLock.acquire(folder)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
 
 
 def show_crash(error: BaseException) -> None:

@@ -23,6 +23,7 @@ from headway.core.records import (
 )
 from headway.core.signals import Signal
 from headway.engine import Engine
+from headway.errors import RunDirInUse
 from headway.guard.measure.sampling import SamplingPlan
 from headway.guard.ranks.rank_table import COLUMNS
 from headway.output.notices import Notices, logger
@@ -119,14 +120,20 @@ class Recorder:
         # Ranks that decide together record the same steps: their number is that of rank 0.
         self._shown_rank = rank if ranks is None else 0
         self._size = 1 if ranks is None else ranks.size
-        self.writer = (
-            RunDirWriter(run_dir, rank=rank, notify=lambda text: notices.once("run-dir", text))
-            if run_dir is not None
-            else None
-        )
+        self.writer: RunDirWriter | None = None
+        refused: RunDirInUse | None = None
+        if run_dir is not None:
+            try:
+                self.writer = RunDirWriter(
+                    run_dir, rank=rank, notify=lambda text: notices.once("run-dir", text)
+                )
+            except RunDirInUse as error:
+                refused = error
         self._segment = self.writer.segment if self.writer else 0
-        if ranks is not None:
-            self._segment = ranks.agree_on_start(self._segment)
+        if ranks is not None:  # the others must not wait for a rank that was refused
+            self._segment = ranks.agree_on_start(self._segment, refused)
+        elif refused is not None:
+            raise refused
         self.heartbeat = (
             HeartbeatWriter()
             if self.writer is None or self.writer.broken or in_script.is_requested()
@@ -229,7 +236,8 @@ class Recorder:
             return
         self._closed = True
         self.event(step, END, {"steps": step, **self.ending.to_dict()})
-        self.flush()
+        if self.writer:
+            self.writer.close()
         self.heartbeat.end(self.ending.status)
 
     def flush(self) -> None:

@@ -107,10 +107,10 @@ def _own(place: Path, settings: Settings | None) -> Report:
     long = _long(source)
     if long is None:
         engine = Engine(settings)
-        engine.run(source.records())
+        engine.run(_with_damage(source, source.records()))
     else:
         engine = Engine(settings, distance=long.distance)
-        engine.run(source.records(long.records()))
+        engine.run(_with_damage(source, source.records(long.records()), long.torn))
     torn, lines = source.torn, source.lines
     notes = []
     if long is not None:
@@ -123,6 +123,19 @@ def _own(place: Path, settings: Settings | None) -> Report:
     report = Report.from_engine(engine, command="diagnose", notes=notes)
     charts = partial(_charts, place) if long is None else lambda: long.charts
     return replace(report, charts=charts)
+
+
+def _with_damage(
+    source: run_reader.RunDir, records: Iterator[Record], damaged_steps: int = 0
+) -> Iterator[Record]:
+    """The records, and an event if lines of the run directory are damaged."""
+    last: Record | None = None
+    for record in records:
+        last = record
+        yield record
+    event = None if last is None else source.damage(last, damaged_steps)
+    if event is not None:
+        yield event
 
 
 def _long(source: run_reader.RunDir) -> LongRun | None:

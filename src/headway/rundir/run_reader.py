@@ -18,8 +18,9 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
+from headway.checks.setup.hd004_damaged_record import DAMAGED_LINES
 from headway.core.codec import NO_RECORD, from_json
-from headway.core.records import Header, Record, merge_streams
+from headway.core.records import EventRecord, Header, Record, merge_streams
 from headway.errors import UnreadableInput
 from headway.rundir.run_files import (
     LONGEST_LINE,
@@ -55,18 +56,38 @@ class _RecordParser:
 
     def __init__(self, rank: int = 0) -> None:
         self.rank = rank
+        self.unreadable = 0
+        """Lines that are no record."""
+        self.disordered = 0
+        """Records with a lower number than the one before."""
+        self.cut = 0
+        """Last lines of a process that was killed: nothing of the same segment follows them."""
         self._last = (0, 0)
+        self._maybe_cut = False
 
     def parse(self, line: bytes) -> Record | None:
         """The record; None for a line that is none, or is out of order."""
         try:
             record = from_json(json.loads(line), rank=self.rank)
         except NO_RECORD:
+            self._count_line_before(cut=False)
+            self._maybe_cut = True
             return None
+        self._count_line_before(cut=record.segment > self._last[0])
         if (record.segment, record.seq) < self._last:
+            self.disordered += 1
             return None
         self._last = (record.segment, record.seq)
         return record
+
+    def finish(self) -> None:
+        """No line of the segment follows."""
+        self._count_line_before(cut=True)
+
+    def _count_line_before(self, *, cut: bool) -> None:
+        self.cut += self._maybe_cut and cut
+        self.unreadable += self._maybe_cut and not cut
+        self._maybe_cut = False
 
 
 class _FollowedFile:
@@ -122,6 +143,7 @@ class RunDir:
         """Lines that `records` has read."""
         self.opener = opener
         self._torn = 0
+        self._parsers: list[_RecordParser] = []
         self._patience = patience
         self._steps, self._events = (
             _FollowedFile(self.tail(STEPS)),
@@ -185,6 +207,7 @@ class RunDir:
         """All records in order, the header first. `steps` replaces those of the step files."""
         header = self._require_header()
         yield header
+        self._parsers = []
         found = [*self.path.glob("steps.rank*.jsonl")] if steps is None else []
         files = sorted(
             path for path in (*found, *self.path.glob("events*.jsonl")) if path.is_file()
@@ -195,6 +218,23 @@ class RunDir:
         for record in merge_streams(streams if steps is None else [*streams, steps]):
             if not (isinstance(record, Header) and record == header):
                 yield record
+
+    def damage(self, last: Record, damaged_steps: int = 0) -> EventRecord | None:
+        """An event after the last of `records` with the number of lines that are no records; None
+        if all are. `damaged_steps` were found by another reader of the step files."""
+        counts = {
+            name: sum(getattr(parser, name) for parser in self._parsers)
+            for name in ("unreadable", "disordered", "cut")
+        }
+        cut_steps = min(damaged_steps, last.segment + 1)  # a killed process leaves one
+        counts["cut"] += cut_steps
+        counts["unreadable"] += damaged_steps - cut_steps
+        if not any(counts.values()):
+            return None
+        counts["lines"] = self.lines + damaged_steps
+        return EventRecord(
+            last.segment, last.seq + 1, getattr(last, "step", 0), DAMAGED_LINES, counts
+        )
 
     def _require_header(self) -> Header:
         header = self.header()
@@ -207,12 +247,14 @@ class RunDir:
     def _file(self, path: Path, ahead: int) -> Iterator[Record]:
         match = _RANK.search(path.name)
         parser = _RecordParser(int(match.group(1)) if match else 0)
+        self._parsers.append(parser)
         for line in self._lines(path, ahead):
             record = parser.parse(line)
             if record is None:
                 self._torn += 1
             else:
                 yield record
+        parser.finish()
 
     def _lines(self, path: Path, ahead: int) -> Iterator[bytes]:
         """The lines that are not blank; an empty one in place of a line that is too long."""

@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import os
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 from headway.core.codec import NO_RECORD, from_json, to_json
 from headway.core.records import EventRecord, Header, Record, StepRecord, TensorRecord
+from headway.errors import RunDirInUse
+from headway.rundir.run_lock import RunLock
 
 # Rank 0 records the values of all ranks at every step, so the other ranks need not. Beyond the
 # first 64, a rank writes only what it alone knows: findings in its own batch and tensors, and
@@ -58,6 +61,7 @@ class SparseRankFilter:
 #     steps.rank<R>.jsonl    one line per optimizer step
 #     events.jsonl           everything else, later headers included
 #     events.rank<R>.jsonl   the same of the other ranks
+#     run.lock               names the process of rank 0 while it records
 
 # Append-only lines survive kill -9 and network file systems. Lines are buffered and written once a
 # second, or at once when something is wrong. If the disk fails, the training continues without the
@@ -68,7 +72,10 @@ FLUSH_BYTES = 1 << 16
 
 
 class RunDirWriter:
-    """Writes the records of one rank into a run directory. Never raises."""
+    """Writes the records of one rank into a run directory.
+
+    Raises nothing but `RunDirInUse`, when it is created.
+    """
 
     def __init__(
         self,
@@ -92,6 +99,7 @@ class RunDirWriter:
         self._bytes = 0
         self._flushed_at = time.monotonic()
         self._segment = 0
+        self._release: Callable[[], object] = lambda: None
         self._attempt(self._open)
 
     @property
@@ -110,11 +118,18 @@ class RunDirWriter:
         """Write everything buffered to disk."""
         self._attempt(self._write_lines)
 
+    def close(self) -> None:
+        """Write everything, and let another process record into the directory."""
+        self.flush()
+        self._release()
+
     def _attempt(self, work: Callable[[], None]) -> None:
         if self.broken:
             return
         try:
             work()
+        except RunDirInUse:
+            raise
         except Exception as error:  # losing the records is better than losing the run
             self.broken = True
             self._steps, self._events = [], []
@@ -126,6 +141,8 @@ class RunDirWriter:
 
     def _open(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
+        if self.rank == 0:  # the other ranks of a job go with it
+            self._lock()
         if self._sparse is None:  # thousands of ranks need not all test it
             probe = self.path / f".write-test.rank{self.rank}"
             probe.write_bytes(b"")
@@ -135,6 +152,15 @@ class RunDirWriter:
         if self.rank == 0 and (self.path / "run.json").exists():
             held = max(held, 0)
         self._segment = held + 1
+
+    def _lock(self) -> None:
+        lock = RunLock.acquire(self.path)
+        self._release = weakref.finalize(self, lock.release)
+        if lock.doubt is not None:
+            self._notify(
+                f"{lock.doubt} recorded into {self.path} last, and this file system cannot lock "
+                "files. Make sure that it has ended"
+            )
 
     @property
     def _steps_file(self) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import os
 import sys
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from headway.errors import RankLost, UsageError
+from headway.errors import RankLost, RunDirInUse, UsageError
 from headway.output.notices import Notices
 from headway.torch_adapters import sharded_tensors
 from headway.torch_adapters.live_objects import find_instances
@@ -80,18 +81,25 @@ class RankGroup:
         """Whether this rank has been asked to leave."""
         return self._leave_asked
 
-    def agree_on_start(self, segment: int) -> int:
+    def agree_on_start(self, segment: int, refused: RunDirInUse | None = None) -> int:
         """The segment all ranks will write; also finds out whether they hold the same model.
 
-        Every rank must come here: it is the first thing a guard does.
+        Every rank must come here: it is the first thing a guard does. If the run directory was
+        refused to one rank, all raise.
         """
         named = repr(sharded_tensors.names_and_shapes(self._models)).encode()
         mark = int.from_bytes(hashlib.sha256(named).digest()[:6], "big")
         message = torch.tensor(
-            [segment, mark, -mark], dtype=torch.int64, device=self._meeting_place()
+            [segment, mark, -mark, refused is not None],
+            dtype=torch.int64,
+            device=self._meeting_place(),
         )
         self.reduce(message, dist.ReduceOp.MAX, "while the guard was being made")
-        agreed, highest, lowest = message.tolist()
+        agreed, highest, lowest, any_refused = message.tolist()
+        if any_refused:
+            raise refused or RunDirInUse(
+                "the run directory is in use by another process; the message of rank 0 names it"
+            )
         self.alike = highest == -lowest
         self.copies = sharded_tensors.ReplicaCounts(self._models, self.size, alike=self.alike)
         return int(agreed)
@@ -145,6 +153,55 @@ def own_rank() -> int:
     several = os.environ.get("WORLD_SIZE", "1") != "1"
     number = os.environ.get("RANK", "0")
     return int(number) if several and number.isdigit() else 0
+
+
+STORE_SECONDS = 60.0
+"""Seconds that a rank waits for what rank 0 chose."""
+
+
+def chosen_by_rank_zero(key: str, own: str) -> str:
+    """What rank 0 chose, on every rank of a job whose process group does not exist yet.
+
+    Uses the store of torchrun, or one at MASTER_ADDR:MASTER_PORT that is closed when all have read.
+    """
+    size, rank = int(os.environ.get("WORLD_SIZE", "1")), own_rank()
+    if size <= 1:
+        return own
+    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
+    if not (host and port.isdigit() and dist.is_available()):
+        raise UsageError(
+            f"{size} processes train together, but MASTER_ADDR and MASTER_PORT are not set, so "
+            "they cannot agree on a run directory. Pass --out DIR, or start them with torchrun"
+        )
+    agent_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    try:
+        store = dist.PrefixStore(  # type: ignore[attr-defined]
+            "headway",
+            dist.TCPStore(  # type: ignore[attr-defined]
+                host,
+                int(port),
+                world_size=None,
+                is_master=rank == 0 and not agent_store,
+                timeout=datetime.timedelta(seconds=STORE_SECONDS),
+                wait_for_workers=False,
+                multi_tenant=not agent_store,
+            ),
+        )
+        if rank == 0:
+            store.set(key, own)
+        chosen: str = store.get(key).decode()
+        # Nobody may close the store before the last rank has read from it.
+        if store.add(f"{key}/read", 1) == size:
+            store.set(f"{key}/all", "1")
+        if rank == 0 and not agent_store:
+            store.wait([f"{key}/all"])
+    except RuntimeError as error:
+        lines = str(error).splitlines()
+        raise UsageError(
+            f"rank {rank} of {size} could not agree with the others on a run directory at "
+            f"{host}:{port}: {lines[0] if lines else type(error).__name__}. Pass --out DIR"
+        ) from error
+    return chosen
 
 
 def find_replicas(models: Sequence[nn.Module]) -> list[nn.parallel.DistributedDataParallel]:
