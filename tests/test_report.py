@@ -173,8 +173,15 @@ def test_a_run_that_went_bad_is_diagnosed_from_its_directory(tmp_path: Path) -> 
 
 
 def test_a_healthy_run_is_healthy(tmp_path: Path) -> None:
-    told = diagnose(a_run(tmp_path / "run", [1.0, 0.9, 0.8]), settings=Settings(select=("HD101",)))
+    losses = [1.0 - 0.1 * at for at in range(8)]
+    told = diagnose(a_run(tmp_path / "run", losses), settings=Settings(select=("HD101",)))
     assert (told.verdict, list(told.findings), list(told.causes)) == ("healthy", [], [])
+
+
+def test_a_few_steps_show_nothing(tmp_path: Path) -> None:
+    told = diagnose(a_run(tmp_path / "run", [1.0, 0.9, 0.8]), settings=Settings(select=("HD101",)))
+    assert told.verdict == told.to_dict()["verdict"] == "unknown"
+    assert told.too_little == "only 3 losses, steps 1 to 3, were read, too few to judge a run"
 
 
 def test_torn_lines_are_mentioned(tmp_path: Path) -> None:

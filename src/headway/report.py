@@ -43,6 +43,24 @@ class Coverage:
 
 
 @dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One run of a store or folder that contains several, in one line."""
+
+    name: str
+    verdict: str
+    steps: int | None
+    """The last step that was read."""
+    cause: str = ""
+    """`HD101 nonfinite-loss`, the most likely cause; empty without one."""
+    step: int | None = None
+    """Where the cause begins."""
+    path: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """The outcome of a diagnosis, a scan or a preflight."""
 
@@ -62,6 +80,13 @@ class Report:
     """The path that was read."""
     last_segment: int = 0
     """The last segment of the run: how an earlier one ended does not count as its end."""
+    runs: Sequence[RunSummary] = field(default=())
+    """All runs of a store or folder that contains several, the worst first; the findings are those
+    of the first."""
+    looked_at: str = ""
+    """What was looked at: `300 losses, steps 1 to 300`."""
+    too_little: str = ""
+    """Why a report without findings shows nothing; empty if the checks that matter could run."""
     reread: Callable[[], Iterator[Record]] | None = field(default=None, repr=False, compare=False)
     """Returns the records of the run again, for charts; None if they are not kept."""
 
@@ -85,7 +110,8 @@ class Report:
     @property
     def verdict(self) -> str:
         """`failed` if the run did not end in good order, `interrupted` if it was stopped,
-        `findings` when anything is at warning or above, else `healthy`.
+        `findings` when anything is at warning or above, `unknown` if too little could be looked at,
+        else `healthy`.
 
         A crash that was followed by a resume is a finding, not the end of the run.
         """
@@ -94,7 +120,9 @@ class Report:
             return "failed"
         if any(item.code == INTERRUPTION for item in last):
             return "interrupted"
-        return "findings" if self.worst >= Severity.WARNING else "healthy"
+        if self.worst >= Severity.WARNING:
+            return "findings"
+        return "unknown" if self.too_little else "healthy"
 
     @property
     def worst(self) -> Severity:
@@ -137,6 +165,12 @@ class Report:
             "findings": [finding.to_dict() for finding in self.findings],
             "not_run": [item.to_dict() for item in self.not_run],
         }
+        if self.looked_at:
+            data["looked_at"] = self.looked_at
+        if self.too_little:
+            data["too_little"] = self.too_little
+        if self.runs:
+            data["runs"] = [run.to_dict() for run in self.runs]
         if self.sources:
             data["sources"] = [encode_numbers(dict(source)) for source in self.sources]
         return data

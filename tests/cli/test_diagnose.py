@@ -32,7 +32,7 @@ def test_json_is_schema_1(invoke, sick):
     told = json.loads(invoke("diagnose", sick, "--format", "json").stdout)
     assert list(told) == [
         *("schema", "tool", "version", "command", "verdict"),
-        *("coverage", "causes", "findings", "not_run"),
+        *("coverage", "causes", "findings", "not_run", "looked_at"),
     ]
     assert (told["schema"], told["tool"], told["command"]) == (1, "headway", "diagnose")
     assert told["verdict"] == "findings"
@@ -69,7 +69,9 @@ def test_text_of_a_sick_run(invoke, sick):
 
 def test_text_of_a_healthy_run(invoke, well):
     lines = invoke("diagnose", well).stdout.splitlines()
-    assert lines[0].startswith("headway: no problems found, but only 12 of 104 checks")
+    assert lines[0].startswith(
+        "headway: no problems found in 80 losses, steps 1 to 80, but only 12"
+    )
     assert lines[-1] == f"Next: headway diagnose --verbose {well}"
 
 

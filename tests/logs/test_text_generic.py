@@ -229,7 +229,7 @@ def test_what_is_told(tmp_path: Path) -> None:
     ]
     log = log_of(tmp_path, lines)
     assert [(h.row, h.kind) for h in log.events] == [
-        (1, "scaler-skip"), (2, "exception"), (2, "out-of-memory"), (2, "killed"),
+        (1, "scaler-skip"), (2, "exception"), (2, "out-of-memory-in-log"), (2, "killed-in-log"),
     ]  # fmt: skip
     assert log.events[1].data["error"] == "RuntimeError: shape mismatch: 3 vs 5"
     assert [values.get("loss_scale") for _, values in log.table.plain()] == [None, 32768.0]

@@ -94,10 +94,14 @@ def test_several_runs_in_a_folder(tmp_path: Path) -> None:
         log.write_text("".join(json.dumps(row) + "\n" for row in rows))
         os.utime(log, (1_000_000 - age, 1_000_000 - age))
     report = diagnose(tmp_path)
-    assert report.verdict == "healthy"
-    assert report.sources[0]["path"] == str(tmp_path / "a" / "log.jsonl")
-    assert report.notes[0].startswith("3 runs found; this is the newest")
-    assert any("HD101 nonfinite-loss at step 150" in note for note in report.notes)
+    assert report.verdict == "findings"
+    assert report.sources[0]["path"] == str(tmp_path / "b" / "log.jsonl")
+    assert report.notes[0].startswith("3 runs found; the findings below are those of the worst, b")
+    # The worst first, then the newest.
+    assert [run.name for run in report.runs] == ["b", "a", "c"]
+    assert [run.verdict for run in report.runs] == ["findings", "healthy", "healthy"]
+    assert (report.runs[0].cause, report.runs[0].step) == ("HD101 nonfinite-loss", 150)
+    assert report.to_dict()["runs"][0]["name"] == "b"
 
 
 def test_a_log_that_goes_on_in_another_file_is_the_same_run(tmp_path: Path) -> None:

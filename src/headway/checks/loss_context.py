@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import Literal
 
@@ -16,7 +18,7 @@ from headway.core.loss_facts import (
     SummedLossFacts,
 )
 from headway.core.records import Header, Moment
-from headway.core.window import log_sigma
+from headway.core.window import MAD_TO_SIGMA, BestLevel, drift_sigma, log_sigma
 
 # Logs in which a rising, constant or oscillating loss means nothing: several losses work against
 # each other, or the data depend on the policy.
@@ -103,3 +105,121 @@ def split_thirds(losses: list[float]) -> tuple[list[float], list[float], list[fl
     """The first, middle and last third."""
     third = max(len(losses) // 3, 1)
     return losses[:third], losses[third:-third] or losses, losses[-third:]
+
+
+UNBROKEN = 3.0
+"""Multiple of the best level that a monotonic rise of coarse values must reach."""
+ENDING, RISEN, FLAT = 6, 1.2, 0.95
+"""At the end of a log: number of losses above the band that are enough if they lost half of the
+progress; ratio of the last to the first of them; and the ratio that is enough if they are also
+worse than everything before (they must only not fall)."""
+
+
+def rises_beyond(
+    losses: list[float],
+    before: list[float],
+    best: BestLevel,
+    ratio: float,
+    *,
+    count: int,
+    coarse: bool,
+) -> bool:
+    """Whether the last losses of a log rise beyond those before them: to `ratio` of the best.
+
+    `losses` stands for `count` losses; `coarse` ones are means over many steps.
+    """
+    if best.level <= 0:
+        return False
+    early, _, late = split_thirds(losses)
+    level = median(late)
+    if coarse and all(one < other for one, other in pairwise(losses)):
+        ratio = min(ratio, UNBROKEN)
+    if level < ratio * best.level or level < max(losses) / 2 or level < FLAT * median(early):
+        return False
+    noise = drift_sigma([math.log(loss) for loss in before[-20:] if loss > 0] or [0.0])
+    if math.log(level / best.level) < 5 * noise:
+        return False
+    if level > max([best.first, *before]):
+        return True
+    # Half of the progress, on a linear or on a logarithmic axis.
+    half = min(best.first - best.progress / 2, math.sqrt(best.first * best.level))
+    rises = level > RISEN * median(early) and level > max(before[-30:], default=0.0)
+    return count >= ENDING and rises and level >= half
+
+
+# How the printed curve ends: what a person sees at a glance, whatever the single values do.
+
+CURVE_BLOCKS, CURVE_BLOCK = 24, 3
+"""Blocks into which a curve is divided, and the smallest number of values in one."""
+ENDS_ABOVE = 1.15
+"""Ratio of the last level to the best one that is visible in a curve."""
+LONG_STRETCH = 0.2
+"""Share of the curve that must be above the best level, up to the end."""
+LEARNS_AGAIN = 0.25
+"""Share of a rise that a run has recovered when it learns again (a curriculum, a restart)."""
+CURVE_POINTS = 2048
+"""Values of a curve that are kept."""
+CURVE_SIGMAS = 6.0
+"""The rise in standard deviations of a block's level."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurveEnd:
+    """A curve that ends above its best level: where the best was, where it rose, and how far."""
+
+    best: float
+    level: float
+    first: float
+    best_at: int
+    """Position of the best level among the values."""
+    rises_at: int
+    """Position from which the values stay above it."""
+
+    @property
+    def lost(self) -> float:
+        """The share of the progress since the start that was lost."""
+        progress = self.first - self.best
+        return (self.level - self.best) / progress if progress > 0 else math.inf
+
+
+def keep_curve(
+    curve: list[tuple[Moment, float]], moment: Moment, loss: float
+) -> list[tuple[Moment, float]]:
+    """The curve with one more loss, and every second one dropped when it gets long."""
+    curve.append((moment, loss))
+    return curve if len(curve) < CURVE_POINTS else curve[::2]
+
+
+def ends_above_best(losses: list[float]) -> CurveEnd | None:
+    """How far above its best a positive loss ends, if a long stretch up to the end is above it."""
+    count = min(CURVE_BLOCKS, len(losses) // CURVE_BLOCK)
+    if count < 5 or min(losses) <= 0:
+        return None
+    edges = [len(losses) * at // count for at in range(count + 1)]
+    blocks = [losses[begin:end] for begin, end in pairwise(edges)]
+    levels = [median(block) for block in blocks]
+    best = min(levels)
+    place = levels.index(best)
+    last = median(levels[-3:])
+    halfway = math.sqrt(best * last)
+    begin = count
+    while begin > place + 1 and levels[begin - 1] > halfway:
+        begin -= 1
+    tail = levels[begin:]
+    if last < ENDS_ABOVE * best or len(tail) < max(3, LONG_STRETCH * count):
+        return None
+    # The noise of a level: that of single values, and the drift from one level to the next.
+    single = MAD_TO_SIGMA * median(
+        abs(math.log(loss / level))
+        for block, level in zip(blocks, levels, strict=True)
+        for loss in block
+    )
+    drift = log_sigma(levels)
+    noise = max(single / math.sqrt(len(losses) / count), min(drift, single))
+    peak = max(tail)
+    if math.log(last / best) < CURVE_SIGMAS * noise or last < peak - LEARNS_AGAIN * (peak - best):
+        return None
+    # It began to rise after the last block that had lost less than a fifth of the way.
+    low = best * (last / best) ** 0.2
+    onset = max(at for at in range(place, begin) if at == place or levels[at] <= low) + 1
+    return CurveEnd(best, last, levels[0], edges[place], edges[onset])

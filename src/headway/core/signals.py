@@ -90,3 +90,8 @@ def axis_of(name: str) -> str | None:
 
 AXES = ("param", "buffer", "moment", "group", "rank", "act")
 """The axes of columns; any other prefix (`loss/box`) is part of a scalar's name."""
+
+
+PERCENT_BYTES = 2.0**30
+"""Bytes that stand for 1 % in a memory signal of a log that counts percent, because the limits of
+the checks are in bytes. The header lists such signals under the fact `in_percent`."""

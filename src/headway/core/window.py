@@ -59,6 +59,12 @@ class Window:
         """Oldest first."""
         return list(self._recent)
 
+    def oldest_mean(self, count: int) -> float:
+        """The mean of the oldest `count` values. NaN when there are fewer."""
+        if len(self._recent) < count:
+            return math.nan
+        return sum(self._recent[at] for at in range(count)) / count
+
     @property
     def low(self) -> float:
         """The smallest value; NaN when empty."""

@@ -5,7 +5,7 @@ warnings about NaN.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,12 +50,16 @@ def find_raw_name(ours: str, columns: Iterable[str]) -> str:
 
 # Events.
 
+SIGNED_OFF = "signed-off"
+"""Kind of event for a line that says that the training is complete."""
 MAX_EVENTS = 10_000
 """Events that are kept per log."""
 
 _CLUES = (
     "raceback", "verflow", "VERFLOW", "memory", "illed", "oom", "ignal", "heckpoint", "esum",
     "OutOfMemory", "SIGKILL", "exitcode", "oss scale", "ontinuing", "estored", "RuntimeError",
+    "Segmentation", "Bus error", "core dumped", "CANCELLED", "atchdog", "ompleted", "inished",
+    "Out Of Memory", "KeyboardInterrupt", "SIGTERM", "done", "Done", "DONE",
 )  # fmt: skip
 
 _OVERFLOW = re.compile(r"overflow\b|OVERFLOW!", re.IGNORECASE)
@@ -68,9 +72,24 @@ _AT_MINIMUM = re.compile(r"loss scale already at minimum|[Mm]inimum loss scale r
 _MEMORY = re.compile(r"out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED")
 _KILLED = re.compile(
     r"^\s*Killed\s*$|oom[-_ ]?kill|\bsignal:? ?9\b|SIGKILL|exitcode\s{0,4}:\s{0,4}-9\b"
-    r"|DUE TO (?:TIME LIMIT|PREEMPTION)",
+    r"|:\s*Out Of Memory\s*$|^\S{0,80}\s{0,4}\d{0,9}\s{0,4}Killed\s{2,}",
     re.IGNORECASE,
 )
+_CRASH_SIGNALS = (("Segmentation fault", 11), ("Bus error", 7), ("Aborted (core dumped)", 6))
+"""What a shell prints for a process that a signal ended, and the signal."""
+_CANCELLED = re.compile(
+    r"CANCELLED AT|DUE TO (?:TIME LIMIT|PREEMPTION)"
+    r"|[Rr]eceived (?:signal )?(?:15\b|(?:Signals\.)?SIGTERM)"
+)
+_WATCHDOG = re.compile(r"Watchdog caught collective operation timeout", re.IGNORECASE)
+_SIGNED_OFF = re.compile(
+    r"^\W{0,6}(?:all )?done\b"
+    r"|\b(?:training|run|job|fit|epochs?)\b.{0,40}\b(?:finished|completed|done)\b",
+    re.IGNORECASE,
+)
+"""The last words of a script that ended in good order."""
+_FRAME = re.compile(r'^\s*File "([^"]{1,400})", line (\d{1,7})(?:, in (\S{1,120}))?')
+_LIBRARY = re.compile(r"site-packages|dist-packages|[/\\]lib[/\\]python|<frozen|<string>")
 _RESUMED = re.compile(
     r"\b(?:resum(?:ing|ed)\b.{0,40}\b(?:from|at)\b|continuing training from (?:checkpoint|global)"
     r"|auto[- ]?resum(?:ing|ed))",
@@ -107,6 +126,8 @@ class ConsoleEventScanner:
     in_traceback: int = 0
     """Lines after which an open traceback is given up; 0 outside of a traceback."""
     _seen: set[str] = field(default_factory=set)
+    _frame: dict[str, Any] = field(default_factory=dict)
+    """The innermost line of the user's code in the open traceback."""
 
     def scan(self, line: str, row: int) -> bool:
         """Adds the event in a line that comes after `row` rows. Whether there is one."""
@@ -133,9 +154,20 @@ class ConsoleEventScanner:
             self.scale = data.get("reducing_to", self.scale)
             self._add(LogEvent(row, "scaler-skip", data))
         elif _MEMORY.search(line):
-            self._once(row, "out-of-memory", line)
+            self._once(row, "out-of-memory-in-log", line)
+        elif _CANCELLED.search(line):
+            self._once(row, "interrupted-in-log", line, signal=15)
         elif _KILLED.search(line):
-            self._once(row, "killed", line)
+            self._once(row, "killed-in-log", line, signal=9)
+        elif signal := next((number for text, number in _CRASH_SIGNALS if text in line), 0):
+            self._once(row, "killed-in-log", line, signal=signal)
+        elif _WATCHDOG.search(line):
+            self._once(row, "hang-in-log", line)
+        elif line.strip() == "KeyboardInterrupt":
+            self._error(line.strip(), row)
+        elif _SIGNED_OFF.search(line):
+            self._add(LogEvent(row, SIGNED_OFF, {"text": line.strip()[:400]}))
+            return False  # the line may be a row, too
         elif "RuntimeError" in line and (found := _ERROR.match(line)):
             self._error(found[1].strip(), row)
         else:
@@ -167,6 +199,8 @@ class ConsoleEventScanner:
         if _TRACEBACK.search(line):
             self.in_traceback = _MAX_TRACEBACK_LINES
             return True
+        if (frame := _FRAME.match(line)) and not _LIBRARY.search(frame[1]):
+            self._frame = {"file": frame[1], "line": int(frame[2]), "function": frame[3]}
         if line.startswith(("    ", "  File", "\t", "File ", "^", "~")):
             return True
         if _GOES_ON.match(line):  # the exception was caught and its last line is in another stream
@@ -180,18 +214,24 @@ class ConsoleEventScanner:
         return True
 
     def _error(self, text: str, row: int) -> None:
-        kind = "out-of-memory" if _MEMORY.search(text) else "exception"
+        kind = "out-of-memory-in-log" if _MEMORY.search(text) else "exception"
         if kind != "exception":
             self._once(row, kind, text)
         # Every rank prints the same error.
         elif text not in self._seen and len(self._seen) < MAX_EVENTS:
             self._seen.add(text)
-            self._add(LogEvent(row, kind, {"error": text}))
+            self._add(LogEvent(row, kind, {"error": text, **self._take_frame()}))
 
-    def _once(self, row: int, kind: str, line: str) -> None:
+    def _once(self, row: int, kind: str, line: str, **data: Any) -> None:
         last = self.events[-1] if self.events else None
+        frame = self._take_frame()
         if last is None or last.kind != kind or last.row != row:
-            self._add(LogEvent(row, kind, {"error": line.strip()[:400]}))
+            self._add(LogEvent(row, kind, {"error": line.strip()[:400], **data, **frame}))
+
+    def _take_frame(self) -> dict[str, Any]:
+        """The innermost line of the user's code in the traceback that was read, as a place."""
+        frame, self._frame = self._frame, {}
+        return {"place": frame} if frame else {}
 
     def _add(self, event: LogEvent) -> None:
         if len(self.events) < MAX_EVENTS:
@@ -203,3 +243,46 @@ def _float(text: str) -> float | None:
         return float(text.rstrip("."))
     except ValueError:
         return None
+
+
+# How a log ends: the last of these events after the last row.
+
+_ENDINGS = {
+    "exception": "crash",
+    "out-of-memory-in-log": "out-of-memory",
+    "killed-in-log": "killed",
+    "interrupted-in-log": "interrupted",
+    "hang-in-log": "hang",
+}
+"""The kind of a line anywhere in a log, and that of a run which ends with it."""
+_BY_TEXT = (
+    ("KeyboardInterrupt", "interrupted"),
+    ("DataLoader worker", "loader-failed"),
+    ("No space left on device", "save-failed"),
+    ("device-side assert", "device-assert"),
+    ("collective operation timeout", "hang"),
+)
+"""Text of an exception, and the kind of ending it stands for."""
+
+
+def find_ending(after_last_row: Sequence[LogEvent], known: Container[str]) -> LogEvent | None:
+    """How the run ended, from the events after its last row; None if nothing shows that it failed.
+
+    `known` are the kinds that a check reads; any other ending is a crash.
+    """
+    ended = None
+    for event in after_last_row:
+        if event.kind in _ENDINGS:
+            # The first exception is the cause; a kill is what became of the process.
+            if ended is None or event.kind in ("killed-in-log", "interrupted-in-log"):
+                ended = event
+        elif event.kind == SIGNED_OFF:
+            ended = None  # what came before was caught
+    if ended is None:
+        return None
+    error = str(ended.data.get("error", ""))
+    kind = next((kind for text, kind in _BY_TEXT if text in error), _ENDINGS[ended.kind])
+    data = {**ended.data, "error_type": error.partition(":")[0][:120], "text": error}
+    if kind == "interrupted":
+        data.setdefault("signal", 2)
+    return LogEvent(ended.row, kind if kind in known else "crash", data)

@@ -32,7 +32,9 @@ _METRIC = re.compile(
     re.IGNORECASE,
 )
 _SIDE_METRIC = re.compile(
-    r"\blr|learning[_ ]?rate|mem|scale|mfu|tok|\bdt\b|time|throughput|wd\b|mom", re.I
+    r"\blr|learning[_ ]?rate|mem|\brss|\bv?ram\b|reserved|scale|mfu|tok|\bdt\b|time|throughput"
+    r"|wd\b|mom",
+    re.I,
 )
 _EVALUATION = re.compile(
     r"^\W{0,8}(?:val(?:id(?:ation)?)?|eval(?:uation)?|test(?:ing)?|dev)\b(?!\w)(?!/)", re.IGNORECASE

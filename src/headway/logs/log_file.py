@@ -31,12 +31,12 @@ class Sample:
     @cached_property
     def text(self) -> str:
         """The bytes as text; invalid UTF-8 is replaced."""
-        return self.head.decode("utf-8", errors="replace")
+        return self.head.decode(_encoding(self.head), errors="replace")
 
     @cached_property
     def is_text(self) -> bool:
         """Whether the bytes are readable text."""
-        return b"\0" not in self.head and self.text.count("\ufffd") * 50 <= len(self.text)
+        return "\0" not in self.text and self.text.count("\ufffd") * 50 <= len(self.text)
 
     @cached_property
     def lines(self) -> list[str]:
@@ -213,12 +213,30 @@ def line_blocks(path: Path, size: int = BLOCK) -> Iterator[list[bytes]]:
     """The lines without line ends, a few thousand at a time."""
     try:
         with open(path, "rb") as file:
-            yield from _blocks(file, size)
+            start = file.read(4)
+            file.seek(0)
+            wide = _encoding(start) == "utf-16"
+            yield from _blocks(_Utf16(file) if wide else file, size)
     except OSError as error:
         raise UnreadableInput(f"cannot read {path}: {error.strerror}") from error
 
 
-def _blocks(file: BinaryIO, size: int) -> Iterator[list[bytes]]:
+class _Utf16:
+    """A UTF-16 file, as PowerShell writes it, read as UTF-8."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+
+    def read(self, size: int) -> bytes:
+        """The next bytes; empty at the end."""
+        while block := self._file.read(size):
+            if text := self._decoder.decode(block):
+                return text.encode("utf-8", errors="replace")
+        return self._decoder.decode(b"", final=True).encode("utf-8", errors="replace")
+
+
+def _blocks(file: BinaryIO | _Utf16, size: int) -> Iterator[list[bytes]]:
     first, held, skipping = True, 0, False
     pieces: list[bytes] = []
     while block := file.read(size):

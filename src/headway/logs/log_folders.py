@@ -193,6 +193,14 @@ class RunLogs:
         """The folder of the run."""
         return min(self.homes, key=lambda path: len(path.parts))
 
+    def name(self, root: Path) -> str:
+        """The run as a line of a list names it: its name in a store, else its path below `root`."""
+        first = self.logs[0]
+        if first.run:
+            return first.run
+        shown = self.place if self.place != root else first.path
+        return str(shown.relative_to(root)) if root in shown.parents else str(shown)
+
 
 def group_by_run(found: FolderSurvey) -> list[RunLogs]:
     """The runs in a folder, the newest last."""
@@ -219,6 +227,8 @@ def home_of(path: Path, root: Path) -> Path:
 
 
 def _belongs(log: Log, home: Path, run: RunLogs) -> bool:
+    if any(log.path == other.path and log.run != other.run for other in run.logs):
+        return False
     verdicts = [same_run(log, other) for other in run.logs]
     if True in verdicts:
         return True
@@ -245,23 +255,22 @@ def _logs(found: FolderSurvey) -> Iterable[Log]:
     for path in _without_prefixes(found.logs):
         if read >= MAX_LOGS:
             return
-        for log in _one(readers.read, path, found):
+        for log in _one(readers.read_runs, path, found):
             read += 1
             yield log
     for folder in found.stores[:MAX_LOGS]:
-        yield from _one(read_mlflow_run, folder, found)
+        yield from _one(lambda folder: [read_mlflow_run(folder)], folder, found)
     for _, files in sorted(found.events.items())[:MAX_LOGS]:
-        yield from _one(tensorboard.read_many, files, found)
+        yield from _one(lambda files: [tensorboard.read_many(files)], files, found)
 
 
-def _one(read: Callable[[Any], Log], what: Any, found: FolderSurvey) -> Iterable[Log]:
+def _one(read: Callable[[Any], list[Log]], what: Any, found: FolderSurvey) -> Iterable[Log]:
     try:
-        log = read(what)
+        logs = read(what)
     except UnreadableInput:
         found.refused += what if isinstance(what, list) else [what]
         return
-    if _is_training_log(log):
-        yield log
+    yield from (log for log in logs if _is_training_log(log))
 
 
 def _without_prefixes(paths: list[Path]) -> list[Path]:

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from headway.core.signals import PERCENT_BYTES
+
 
 @dataclass(frozen=True, slots=True)
 class Named:
@@ -20,6 +22,8 @@ class Named:
     factor: float = 1.0
     rank: int = 0
     """If several columns map to one name, the lowest rank gets it."""
+    percent: bool = False
+    """Whether a memory column counts percent."""
 
 
 _LOSS = (
@@ -246,6 +250,31 @@ _TIMES = {"ms": 1e-3, "s": 1.0, "us": 1e-6, "min": 60.0}
 _MEMORY_IS_MB = ("memory", "max_mem", "mem", "max_memory")
 """Megabytes if there is no unit: the frameworks that use these names (mmengine, torchvision) do."""
 
+_MEMORY_WORD = re.compile(
+    r"(^|_)(v?ram|v?mem|memory|rss|uss|vms|hbm)(_|$)|memory|cuda_(?:mem|alloc|res)"
+)
+_NO_MEMORY = re.compile(
+    r"(^|_)(replay|buffer|bank|size|len|length|count|num|free|avail|available|total|capacity|limit|"
+    r"bandwidth|bw|clock|temp|util|utilization|ratio|rate|loss|attention|attn|tokens?|slots?|keys?|"
+    r"format|access|copy|efficient|time|frag|fragmentation|norm)(_|$)"
+)
+"""Words that say that a column with a word for memory is something else."""
+_ON_DEVICE = re.compile(
+    r"(^|_)(gpu|gpus|cuda|vram|device|torch|hbm|nvml|alloc|allocated|reserved|vmem|mps|xpu)\d*(_|$)"
+)
+_ON_HOST = re.compile(r"(^|_)(rss|uss|vms|ram|host|cpu|process|proc|system|sys|resident)(_|$)")
+_UNIT_WORD = re.compile(
+    r"(^|_)([kmgt]i?b|bytes?|kilobytes|megabytes|gigabytes|mebibytes|gibibytes|percent|pct|%)(_|$)"
+)
+_LONG_UNITS = {
+    "kilobytes": "kb",
+    "megabytes": "mb",
+    "gigabytes": "gb",
+    "mebibytes": "mib",
+    "gibibytes": "gib",
+}
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
 _EVAL = re.compile(r"^(eval|val|valid|validation|test|dev|holdout)([/_ .\-]|$)")
 _TRAIN = re.compile(r"^(train|training|trainer|metrics|log|loss_metrics|losses|perf|system)[/.]")
 _TRAIN_LAST = re.compile(r"[/.](train|training)$")
@@ -285,10 +314,28 @@ def map_name(raw: str, unit: str = "") -> Named | None:
         found = Named("lr", rank=len(_LR))
     if found is not None:
         return _scaled(found, plain, unit.strip().lower())
+    if (memory := _map_memory(raw, unit)) is not None:
+        return memory
     part = _PART.match(plain)
     if part is None or _NO_PART.search(plain):
         return None
     return Named(f"loss/{(part['after'] or part['before']).strip('_/. ')}")
+
+
+def _map_memory(raw: str, unit: str) -> Named | None:
+    """The name of a memory column, whatever the script calls it: `sys/vram_used_gib`."""
+    words = re.sub(r"[^a-z0-9%]+", "_", _CAMEL.sub("_", raw.strip()).lower()).strip("_")
+    if not _MEMORY_WORD.search(words) or _NO_MEMORY.search(words):
+        return None
+    on_host = _ON_HOST.search(words) and not _ON_DEVICE.search(words)
+    name = "host_rss_bytes" if on_host else "device_allocated_bytes"
+    written = _UNIT_WORD.search(words)
+    short = unit.strip().lower() or (written[2] if written else "")
+    short = _LONG_UNITS.get(short, short)
+    if short in ("percent", "pct", "%"):
+        return Named(name, PERCENT_BYTES, 2 * LAST_RESORT, percent=True)
+    factor = 1.0 if short.startswith("byte") else _UNITS.get(short, 1.0)
+    return Named(name, factor, LAST_RESORT)
 
 
 def map_names(

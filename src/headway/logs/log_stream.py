@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from headway import registry
 from headway.core.records import EventRecord, Header, Record, StepRecord
 from headway.core.signals import Signal
-from headway.logs.log_names import Named, map_names
+from headway.logs.console_events import find_ending
+from headway.logs.log_names import Named, map_name, map_names
 from headway.logs.log_table import Log, LogEvent, Series, Table
 from headway.logs.signal_inference import Clipping, corrected, find_loss_parts, unit_of
 from headway.rundir.downsample import PICKED_ROWS, pick_rows
@@ -174,6 +176,8 @@ def _strongest(strength: Numbers, at: Rows, least: float) -> list[int]:
 # Names become ours, every signal is described as honestly as the log allows, rows of one step
 # become one record, and where the steps run backwards a new segment begins: the run was restarted.
 
+MEMORY = ("host_rss_bytes", "device_allocated_bytes")
+"""Signals for which a log may have several columns."""
 RESTART = "restart"
 """Kind of event that starts a new segment, even if the steps continue."""
 SKIP = "scaler-skip"
@@ -224,6 +228,7 @@ class LogStream:
     def __init__(self, log: Log) -> None:
         self.log = log
         self.names = map_names(log.table.series, log.names, log.facts.get("units"))
+        self._choose_memory_columns()
         self.names |= {
             raw: replace(item, factor=unit_of(log.table.series[raw], item.factor))
             for raw, item in self.names.items()
@@ -241,6 +246,23 @@ class LogStream:
             item.name == "scaler_skipped" for item in self.names.values()
         )
         self.header = self._header()
+
+    def _choose_memory_columns(self) -> None:
+        """Of several columns for one kind of memory, take the one that grows most: it is the one
+        that would end the run."""
+        series, units = self.log.table.series, self.log.facts.get("units") or {}
+        for signal in MEMORY:
+            columns = {
+                raw: name
+                for raw in series
+                if raw not in self.log.names
+                and (name := map_name(raw, units.get(raw, ""))) is not None
+                and name.name == signal
+            }
+            if len(columns) > 1:
+                grown = max(columns, key=lambda raw: _growth(series[raw]))
+                self.names = {r: n for r, n in self.names.items() if n.name != signal}
+                self.names[grown] = columns[grown]
 
     def records(self) -> Iterator[Record]:
         """The header, then steps and events in order."""
@@ -269,6 +291,8 @@ class LogStream:
         for event in waiting[at:]:
             seq += 1
             yield _event(event, segment, seq, max(before, 0))
+        if ending := find_ending(waiting[at:], _kinds_with_a_check()):
+            yield _event(ending, segment, seq + 1, max(before, 0))
 
     def _derive(self, values: dict[str, float], skips: int) -> None:
         """Adds signals that follow from the others."""
@@ -339,6 +363,9 @@ class LogStream:
             norm = signals.get("grad_norm", cadence)
             signals["clip_coef"] = Signal(every=norm.every, span=norm.span, fold=norm.fold)
         facts = {**log.facts, "unit": log.unit, "path": str(log.path)}
+        memory = {named.name: raw for raw, named in self.names.items() if named.name in MEMORY}
+        facts["memory_columns"] = {name: raw for name, raw in memory.items() if name != raw}
+        facts["in_percent"] = [name for name, raw in memory.items() if self.names[raw].percent]
         return Header(source=log.format, signals=signals, facts=facts, cadence="rows")
 
 
@@ -352,5 +379,18 @@ def loss_of(log: Log, names: dict[str, Named]) -> tuple[list[int], list[float]]:
     return steps.tolist(), series.numbers().tolist()
 
 
+def _growth(series: Series) -> float:
+    """How many times larger the end of a column is than its start."""
+    values = series.numbers()
+    values = values[np.isfinite(values)]
+    few = max(len(values) // 10, 1)
+    first = float(np.median(values[:few])) if len(values) else 0.0
+    return float(np.median(values[-few:])) / first if first > 0 else 0.0
+
+
 def _event(event: LogEvent, segment: int, seq: int, step: int) -> EventRecord:
     return EventRecord(segment, seq, step, event.kind, dict(event.data))
+
+
+def _kinds_with_a_check() -> set[str]:
+    return {kind for check in registry.all_checks() for kind in check.needs.events}

@@ -141,7 +141,7 @@ class LogEvent:
     row: int
     """The number of rows before it."""
     kind: str
-    """`scaler-skip`, `restart`, `exception`, `out-of-memory`, `killed`, `note`."""
+    """`scaler-skip`, `restart`, `exception`, `killed-in-log`, `signed-off`, `note`, …"""
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -169,6 +169,8 @@ class Log:
     """Settings found in the log: `max_norm`, `precision`, `logging_steps`, …"""
     notes: list[str] = field(default_factory=list)
     """Notes for the report: damaged lines, joined files."""
+    run: str = ""
+    """The name of the run in a store of several runs."""
 
     @property
     def share(self) -> float:

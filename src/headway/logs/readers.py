@@ -45,6 +45,8 @@ class LogReader:
     label: str
     recognise: Callable[[Sample], float]
     read: Callable[[Path], Log]
+    read_each: Callable[[Path], list[Log]] | None = None
+    """Reads each run of a file that contains several, the newest last."""
 
 
 @cache
@@ -63,7 +65,12 @@ def reader_for(path: Path) -> Reader | None:
 
 
 def read(path: Path) -> Log:
-    """Reads a log of any format. Raises UnreadableInput."""
+    """Reads a log of any format; of a store of several runs, the newest. Raises UnreadableInput."""
+    return read_runs(path, newest=True)[-1]
+
+
+def read_runs(path: Path, *, newest: bool = False) -> list[Log]:
+    """Reads each run in a file, the newest last: most formats have one. Raises UnreadableInput."""
     first = sample(path)
     if not first.size:
         raise UnreadableInput(f"{path} is empty")
@@ -72,10 +79,12 @@ def read(path: Path) -> Log:
         raise UnreadableInput(
             f"the format of {path} is not supported. Supported formats: {supported()}"
         )
-    log = reader.read(path)
-    if not len(log.table):
+    read_each = None if newest else getattr(reader, "read_each", None)
+    logs = [reader.read(path)] if read_each is None else read_each(path)
+    logs = [log for log in logs if len(log.table)]
+    if not logs:
         raise UnreadableInput(f"{path} looks like a {reader.label}, but contains no numbers")
-    return log
+    return logs
 
 
 def supported() -> str:

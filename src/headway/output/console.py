@@ -16,6 +16,8 @@ from headway.output.terminal import StyledText, TerminalPage
 from headway.output.view import (
     CauseView,
     ReportView,
+    RunLine,
+    blind_spots,
     coverage_text,
     finding_title,
     format_where,
@@ -76,6 +78,15 @@ def _common_folder(paths: Sequence[str]) -> str:
 
 ENDING_STYLES = {"failed": "bold red", "interrupted": "bold yellow"}
 SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+RUN_LEVELS = {
+    "failed": "error",
+    "findings": "warning",
+    "unknown": "info",
+    "interrupted": "info",
+    "healthy": "good",
+}
+SHOWN_RUNS = 12
+"""Lines of the list of runs."""
 MAX_SAME_CAUSES = 3
 """Causes of one code that are shown in full; the rest is counted."""
 
@@ -94,7 +105,7 @@ def verdict_line(report: ReportView, subject: str = "headway") -> list[StyledTex
         if verdict.cause:
             line += ["; most likely cause: ", (verdict.cause, "bold")]
         return line
-    if verdict.level == "unsure":
+    if verdict.level in ("unsure", "unknown"):
         return [speaker, (f"{verdict.sentence[0].lower()}{verdict.sentence[1:-1]}", "yellow")]
     infos = len(report.findings)
     also = f" ({plural(infos, 'note')})" if infos else ""
@@ -124,13 +135,35 @@ class ReportPrinter:
         self._printed.clear()
         self.page.line(*verdict_line(report, subject), rest="  ")
         self.page.line((coverage_text(report), "dim"), rest="  ")
+        if not report.causes and (unseen := blind_spots(report)):
+            self.page.line((unseen, "dim"), rest="  ")
         for note in report.notes:
             self.page.line((f"note: {note}", "dim"), rest="  ")
+        if report.runs:
+            self._runs(report.runs)
         if picture is not None:
             picture(self.page)
         for _, alike in groupby(report.causes, key=lambda cause: cause.root.code):
             self._causes(list(alike))
         self._not_run(report)
+
+    def _runs(self, runs: Sequence[RunLine]) -> None:
+        """One line for each of several runs, the worst first."""
+        shown = runs if self.verbose else runs[:SHOWN_RUNS]
+        width = min(max(len(run.name) for run in shown), 40)
+        self.page.gap()
+        for run in shown:
+            level = RUN_LEVELS[run.verdict]
+            at = f" at step {run.step}" if run.step is not None else ""
+            steps = f"to step {run.steps}" if run.steps is not None else ""
+            self.page.line(
+                (f"{self.page.mark(level)} {run.verdict:<11}", SEVERITY_STYLES.get(level, "green")),
+                f" {run.name:<{width}}  ",
+                (run.cause + at if run.cause else steps, "bold" if run.cause else "dim"),
+                rest="    ",
+            )
+        if len(shown) < len(runs):
+            self.page.line((f"and {len(runs) - len(shown)} more; --verbose lists them", "dim"))
 
     def _causes(self, alike: Sequence[CauseView]) -> None:
         shown = len(alike) if self.verbose else MAX_SAME_CAUSES

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from headway import registry
 from headway.core.findings import Finding, NotRun, Remedy, Severity, Where
 from headway.core.signals import axis_of
 
@@ -36,6 +37,21 @@ class CauseView(Protocol):
     def symptoms(self) -> Sequence[Finding]: ...
 
 
+class RunLine(Protocol):
+    """One of several runs in a store or folder."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def verdict(self) -> str: ...
+    @property
+    def cause(self) -> str: ...
+    @property
+    def step(self) -> int | None: ...
+    @property
+    def steps(self) -> int | None: ...
+
+
 class ReportView(Protocol):
     """What was found, what caused it, and which checks did not run."""
 
@@ -50,7 +66,13 @@ class ReportView(Protocol):
     @property
     def verdict(self) -> str: ...
     @property
+    def looked_at(self) -> str: ...
+    @property
+    def too_little(self) -> str: ...
+    @property
     def notes(self) -> Sequence[str]: ...
+    @property
+    def runs(self) -> Sequence[RunLine]: ...
     def to_dict(self) -> dict[str, Any]: ...
 
 
@@ -67,6 +89,7 @@ VERDICT_WORDS = {
     "error": "Error",
     "warning": "Warning",
     "unsure": "Few checks ran",
+    "unknown": "Unknown",
     "healthy": "Healthy",
     "reading": "Reading",
     "failed": "Failed",
@@ -82,8 +105,8 @@ class Verdict:
     """The verdict on a run."""
 
     level: str
-    """`error`, `warning`, `unsure` (no findings, but few checks ran), `interrupted` (and nothing
-    else to report) or `healthy`."""
+    """`error`, `warning`, `unsure` (no findings, but few checks ran), `unknown` (too little could
+    be looked at), `interrupted` (and nothing else to report) or `healthy`."""
     counts: str
     """`2 errors, 1 warning`; empty without either."""
     cause: str
@@ -117,10 +140,15 @@ def verdict_of(report: ReportView) -> Verdict:
             level or ending, count_text, cause, sentence, coverage_text(report), ending=ending
         )
     ran, of = report.coverage.ran, report.coverage.of
+    inside = f" in {report.looked_at}" if report.looked_at else ""
+    if report.verdict == "unknown":
+        sentence = f"Unknown: {report.too_little}."
+        return Verdict("unknown", "", "", sentence, coverage_text(report))
     if ran * FEW_CHECKS <= of:
-        sentence = f"No problems found, but only {ran} of {of} checks had the data they need."
+        few = f"only {ran} of {of} checks had the data they need"
+        sentence = f"No problems found{inside}, but {few}."
         return Verdict("unsure", "", "", sentence, coverage_text(report))
-    return Verdict("healthy", "", "", "No problems found.", coverage_text(report))
+    return Verdict("healthy", "", "", f"No problems found{inside}.", coverage_text(report))
 
 
 def _cause_sentence(root: Finding) -> str:
@@ -167,6 +195,15 @@ def format_where(where: Where) -> str:
 
 # Coverage: which checks did not run, and which signal would let most of them run.
 
+FAMILY_SUBJECTS = {
+    "HD1": "the loss",
+    "HD2": "gradients",
+    "HD3": "weights and activations",
+    "HD4": "the optimizer",
+    "HD5": "the data",
+    "HD8": "memory and speed",
+}
+"""What a family of checks is about, for those that matter for every run."""
 MIN_CHECKS_GAINED = 2
 """One check more is no reason to log another signal."""
 _NEEDS_ALL = re.compile(r"^needs (?P<names>.+), which this source does not have$")
@@ -190,10 +227,24 @@ Columns over all parameters are not suggested either: no other tool logs them.""
 
 
 def coverage_text(report: ReportView) -> str:
-    """How many checks ran, and which signal would let more of them run."""
-    text = f"{report.coverage.ran} of {report.coverage.of} checks could run"
+    """What was looked at, how many checks ran, and which signal would let more of them run."""
+    # Without findings the verdict says it.
+    seen = f"{report.looked_at}; " if report.looked_at and report.findings else ""
+    text = f"{seen}{report.coverage.ran} of {report.coverage.of} checks could run"
     best = find_missing_signal(report.not_run)
     return text if best is None else f"{text}; {best[1]} more need `{best[0]}` in the log"
+
+
+def blind_spots(report: ReportView) -> str:
+    """What the data could not show: the families of which no check could run."""
+    missing = {item.code for item in report.not_run}
+    families: dict[str, bool] = {}
+    for check in registry.all_checks():
+        family = FAMILY_SUBJECTS.get(check.code[:3])
+        if family is not None:
+            families[family] = families.get(family, False) or check.code not in missing
+    unseen = [family for family, seen in families.items() if not seen]
+    return f"Not looked at: {', '.join(unseen)}." if unseen else ""
 
 
 def find_missing_signal(not_run: Iterable[NotRun]) -> tuple[str, int] | None:

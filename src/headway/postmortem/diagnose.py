@@ -14,12 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.config import Settings
-from headway.core.findings import Severity
-from headway.core.records import Record, StepRecord
-from headway.diagnosis import diagnose as find_causes
+from headway.core.records import Record
 from headway.engine import Engine
 from headway.errors import UnreadableInput
 from headway.postmortem.last_good import add_checkpoint_findings, describe_scan
+from headway.postmortem.run_summary import (
+    MAX_RUNS,
+    SeenLosses,
+    count_note,
+    summarize_run,
+    worst_first,
+    worst_run,
+)
 from headway.report import Report
 from headway.rundir import run_reader
 
@@ -32,8 +38,6 @@ if TYPE_CHECKING:
 _CHECKPOINT = re.compile(r"^checkpoint-(\d{1,15})$")
 SHORT = 2_000_000
 """Bytes of steps up to which a run is never too long."""
-OTHERS = 5
-"""Older runs of a folder that are listed with their result."""
 SETTINGS_REPORTED = (
     "learning_rate",
     "warmup_steps",
@@ -56,7 +60,7 @@ def diagnose(path: str | Path, *, settings: Settings | None = None) -> Report:
     # Checkpoints alone have no steps.
     has_log = not report.sources or any("clean" not in source for source in report.sources)
     again = partial(records_of, place) if has_log else None
-    return replace(report, subject=str(place), reread=again)
+    return replace(report, subject=str(place), reread=report.reread or again)
 
 
 def _report(place: Path, settings: Settings | None) -> Report:
@@ -105,12 +109,14 @@ def _newest(runs: Sequence[Path]) -> Path:
 def _own(place: Path, settings: Settings | None) -> Report:
     source = run_reader.RunDir(place)
     long = _long(source)
+    end = SeenLosses()
     if long is None:
         engine = Engine(settings)
-        engine.run(_with_damage(source, source.records()))
+        engine.run(end.through(_with_damage(source, source.records())))
     else:
         engine = Engine(settings, distance=long.distance)
-        engine.run(_with_damage(source, source.records(long.records()), long.torn))
+        records = _with_damage(source, source.records(long.records()), long.torn)
+        engine.run(end.through(records))
     torn, lines = source.torn, source.lines
     notes = []
     if long is not None:
@@ -122,7 +128,9 @@ def _own(place: Path, settings: Settings | None) -> Report:
         notes.append(f"{torn} of {lines} lines skipped: damaged")
     report = Report.from_engine(engine, command="diagnose", notes=notes)
     charts = partial(_charts, place) if long is None else lambda: long.charts
-    return replace(report, charts=charts)
+    curve = (end.steps, end.losses) if end.steps else None
+    report = replace(report, looked_at=end.looked_at(), too_little=end.too_little())
+    return replace(report, charts=charts, curve=curve)
 
 
 def _with_damage(
@@ -165,7 +173,13 @@ def _file(place: Path, settings: Settings) -> Report:
         raise UnreadableInput(f"{place} is neither a file nor a folder")
     if recognise(place) is not None:
         return _scanned([place], settings)
-    log = readers.read(place)
+    logs = readers.read_runs(place)
+    if len(logs) > 1:
+        from headway.logs.log_folders import RunLogs
+
+        runs = [RunLogs([log], [place.parent]) for log in logs]
+        return _worst_run(place.parent, runs, [], settings)
+    [log] = logs
     report, _ = _report_log(log, [log], settings_in([place.parent]), settings)
     siblings = _siblings(place)
     if not siblings or not report.causes:
@@ -205,10 +219,11 @@ def _folder(place: Path, settings: Settings) -> Report:
     found = survey_folder(place)
     checkpoints = find_checkpoints(place)
     if found.runs:
-        return _with_advice(_newest_own(found.runs, settings), found.runs, checkpoints, settings)
+        report = _worst_own(place, found.runs, settings)
+        return _with_advice(report, found.runs, checkpoints, settings)
     grouped = group_by_run(found)
     if grouped:
-        return _unread(_run_report(place, grouped, checkpoints, settings), found.refused)
+        return _unread(_worst_run(place, grouped, checkpoints, settings), found.refused)
     if checkpoints:
         return _scanned(checkpoints, settings)
     raise UnreadableInput(_nothing(place, found.refused))
@@ -247,24 +262,62 @@ def _nothing(place: Path, refused: Sequence[Path]) -> str:
     )
 
 
-def _newest_own(runs: Sequence[Path], settings: Settings) -> Report:
-    newest = _newest(runs)
-    report = _own(newest, settings)
+# Several runs: each is diagnosed, and the worst one is reported in full.
+
+
+def _worst_own(root: Path, runs: Sequence[Path], settings: Settings) -> Report:
+    ordered = sorted(runs, key=lambda run: ((run / "run.json").stat().st_mtime, str(run)))
+    reports = {run: _own(run, settings) for run in ordered[-MAX_RUNS:]}
+    lines = {run: summarize_run(str(run.relative_to(root)), run, reports[run]) for run in reports}
+    worst = worst_run(reports)
+    report = reports[worst]
     if len(runs) == 1:
-        return replace(report, notes=[f"the run in {newest}", *report.notes])
-    others = ", ".join(str(run) for run in runs if run != newest)
-    note = f"{len(runs)} runs found; this is the newest, {newest}. Others: {others}"
-    return replace(report, notes=[note, *report.notes])
+        return replace(report, notes=[f"the run in {worst}", *report.notes])
+    notes = [count_note(len(runs), len(reports), str(worst)), *report.notes]
+    again = partial(records_of, worst)
+    return replace(report, notes=notes, runs=worst_first(reports, lines), reread=again)
+
+
+def _worst_run(
+    root: Path, runs: Sequence[RunLogs], checkpoints: Sequence[Path], settings: Settings
+) -> Report:
+    from headway.logs.join_logs import join_logs
+    from headway.logs.log_stream import LogStream
+
+    if len(runs) == 1:
+        return _run_report(root, runs, runs[0], checkpoints, settings)
+    kept = dict(enumerate(runs[-MAX_RUNS:]))
+    # Checkpoints are scanned for the worst run only: that can take minutes for each.
+    reports = {at: _run_report(root, runs, run, [], settings) for at, run in kept.items()}
+    lines = {
+        at: summarize_run(run.name(root), run.logs[0].path, reports[at]) for at, run in kept.items()
+    }
+    worst = worst_run(reports)
+    run = kept[worst]
+    report = reports[worst]
+    if checkpoints:
+        report = _run_report(root, runs, run, checkpoints, settings)
+    notes = [count_note(len(runs), len(kept), lines[worst].name), *report.notes]
+    log = join_logs(run.logs)
+    return replace(
+        report,
+        notes=notes,
+        runs=worst_first(reports, lines),
+        reread=lambda: LogStream(log).records(),
+    )
 
 
 def _run_report(
-    root: Path, runs: Sequence[RunLogs], checkpoints: Sequence[Path], settings: Settings
+    root: Path,
+    runs: Sequence[RunLogs],
+    run: RunLogs,
+    checkpoints: Sequence[Path],
+    settings: Settings,
 ) -> Report:
     from headway.logs.join_logs import join_logs
     from headway.postmortem.last_good import CheckpointSearch, with_rollback_advice
     from headway.postmortem.run_settings import settings_in
 
-    run = runs[-1]
     log = join_logs(run.logs)
     own = _checkpoints_of_run(checkpoints, runs, run, root)
     beside = [run.place, *run.homes]
@@ -273,8 +326,6 @@ def _run_report(
     beside.append(root)
     beside += [path if path.is_dir() else path.parent for path in own[-1:]]
     report, end = _report_log(log, run.logs, settings_in(dict.fromkeys(beside)), settings)
-    if len(runs) > 1:
-        report = replace(report, notes=[*_other_runs(runs, settings), *report.notes])
     if not own:
         return report
     search = CheckpointSearch.at(own, settings)
@@ -286,31 +337,6 @@ def _run_report(
         notes=[*report.notes, *search.scanned.notes(), *describe_scan(search)],
         sources=[*report.sources, *(item.to_dict() for item in search.scanned.checkpoints)],
     )
-
-
-def _other_runs(runs: Sequence[RunLogs], settings: Settings) -> list[str]:
-    """Notes about the runs that are not the newest: their path and their first cause."""
-    notes = [f"{len(runs)} runs found; this is the newest, {runs[-1].logs[0].path}"]
-    notes += [
-        f"another run, {run.logs[0].path}: {_in_short(run, settings)}"
-        for run in reversed(runs[:-1][-OTHERS:])
-    ]
-    if len(runs) - 1 > OTHERS:
-        notes.append(f"and {len(runs) - 1 - OTHERS} more; diagnose each by its own path")
-    return notes
-
-
-def _in_short(run: RunLogs, settings: Settings) -> str:
-    from headway.logs.join_logs import join_logs
-    from headway.logs.log_stream import LogStream
-
-    engine = Engine(settings)
-    engine.run(LogStream(join_logs(run.logs)).records())
-    causes = find_causes(engine.findings)
-    if not causes or causes[0].root.severity < Severity.WARNING:
-        return "no problems found in its log"
-    root = causes[0].root
-    return f"{root.code} {root.name}" + ("" if root.step is None else f" at step {root.step}")
 
 
 def _checkpoints_of_run(
@@ -337,7 +363,7 @@ def _report_log(
     for key, value in {**beside, **named_settings(log.facts)}.items():
         log.facts.setdefault(key, value)
     engine = Engine(settings)
-    end = _StreamEnd()
+    end = SeenLosses()
     engine.run(end.through(LogStream(log).records()))
     notes = [f"read as {item.format}: {item.used} of {item.lines} lines used" for item in logs[:5]]
     if len(logs) > 1:
@@ -349,28 +375,14 @@ def _report_log(
     curve = loss_of(log, map_names(log.table.series, log.names, log.facts.get("units")))
     if not curve[0]:
         curve = (end.steps, end.losses)  # the sum of components that are logged without a total
+    too_little = end.too_little(epochs=log.unit == "epoch")
     sources = [
         {"path": str(item.path), "format": item.format, "lines": item.lines, "used": item.used}
         for item in logs
     ]
-    return replace(report, sources=sources, curve=curve if curve[0] else None), end.segment
-
-
-class _StreamEnd:
-    """Collects the losses and the last segment of a stream of records."""
-
-    def __init__(self) -> None:
-        self.segment = 0
-        self.steps: list[int] = []
-        self.losses: list[float] = []
-
-    def through(self, records: Iterator[Record]) -> Iterator[Record]:
-        for record in records:
-            self.segment = record.segment
-            if isinstance(record, StepRecord) and "loss" in record.values:
-                self.steps.append(record.step)
-                self.losses.append(record.values["loss"])
-            yield record
+    drawn = curve if curve[0] else None
+    report = replace(report, looked_at=end.looked_at(), too_little=too_little)
+    return replace(report, sources=sources, curve=drawn), end.segment
 
 
 def _settings_note(facts: dict[str, Any]) -> str:

@@ -3,10 +3,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import median
 
-from headway.checks.loss_context import has_competing_losses, rise_begins_after, split_thirds
+from headway.checks.loss_context import (
+    ends_above_best,
+    has_competing_losses,
+    keep_curve,
+    rise_begins_after,
+    rises_beyond,
+    split_thirds,
+)
 from headway.checks.symptoms import NONFINITE_STEP
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Severity
@@ -36,14 +42,10 @@ COARSE = 10
 """A value that covers this many steps (an epoch's mean) counts as that many single values."""
 SHORT = 100
 """A log with fewer rows is judged a second time at its end, with more weight per row."""
-UNBROKEN = 3.0
-"""In that second pass: multiple of the best level that a monotonic rise must reach."""
 QUIET, SLOW = 16, 3
 """Losses before a rise that show where it began, and the factor on that for a slow rise."""
-ENDING, RISEN, FLAT = 6, 1.2, 0.95
-"""At the end of a log: number of losses above the band that are enough if they lost half of the
-progress; ratio of the last to the first of them; and the ratio that is enough if they are also
-worse than everything before (they must only not fall)."""
+SERIOUS = 0.25
+"""Share of the progress that a curve must have lost at its end for an error, not a warning."""
 
 
 class LossDivergence(Check):
@@ -66,7 +68,8 @@ class LossDivergence(Check):
     by twice all progress. A loss of 100 times the start level and a rise that ends in NaN are
     reported at once. The finding is placed at the step where the loss left its best level. At the
     end of another tool's log a rise of a few rows counts if it does not fall and is worse than
-    everything before.
+    everything before; so does a curve that stays 15 % above its best level for its last fifth or
+    longer, unless a quarter of the rise is recovered.
 
     ## False alarms
     After a curriculum switch or a warm restart the loss falls again; once a quarter of the rise is
@@ -91,6 +94,12 @@ class LossDivergence(Check):
     needs = Needs(signals=("loss",))
     explains = (*NONFINITE_STEP, "HD103", "HD202", "HD207", "HD208", "HD304", "HD305", "HD308")
     yields_to = ("HD101", "HD202", "HD308")
+    remedies = (
+        "Resume from a checkpoint before this step, with a lower learning rate or past the batches "
+        "that started the rise; later checkpoints are worse.",
+        "Check the gradient norm and the learning rate at this step: a spike points to a batch, "
+        "the peak of the warm-up to the learning rate.",
+    )
 
     @dataclass(frozen=True)
     class Limits:
@@ -115,8 +124,7 @@ class LossDivergence(Check):
         self.onset: Moment | None = None
         """Where the loss left the band; None while it is in the band."""
         self.rise = DownsampledSeries(64)
-        """The losses since the onset; below: how many, how many of them in the band, and how many
-        of the latest in a row."""
+        """The losses since the onset; below: how many, how many in the band, and how many last."""
         self.above = self.touches = self.inside = 0
         self.first_jump = self.worst = self.latest = self.peak = -math.inf
         """The first loss of the rise, the worst two in a row, the latest, and the highest level."""
@@ -125,8 +133,6 @@ class LossDivergence(Check):
         """The longest rise that the run recovered from."""
         self.rivals: dict[str, float] = {}
         """The latest loss of each optimizer, if there are several."""
-        self.rows: list[tuple[Moment, float]] = []
-        """The first rows of another tool's log."""
         self.first_step: int | None = None
         self.segment = 0
         self.ever_reported = False
@@ -136,6 +142,8 @@ class LossDivergence(Check):
         """The one among them with which the rise began."""
         self.pending = ""
         """In such a log: the ending of a divergence from which the run may still recover."""
+        self.curve: list[tuple[Moment, float]] = []
+        """In such a log: the losses since its start or restart, thinned."""
 
     def begin(self, header: Header) -> None:
         self.coarse = header.signals.get("loss", Signal()).span >= COARSE
@@ -192,35 +200,30 @@ class LossDivergence(Check):
         if self.pending:
             yield self._finding(self.pending)
             self.pending = ""
-        else:
-            yield from self._judge_short_log()
+            return
+        yield from list(self._judge_short_log()) or self._judge_curve()
 
     def _note_row(self, record: StepRecord, loss: float) -> None:
         if self.first_step is None:
             self.first_step = record.step
         elif record.segment != self.segment and record.step <= self.first_step:
             # The log of a restarted training, appended to that of the first attempt.
-            rows, reported, segment = self.rows, self.ever_reported, record.segment
+            reported = self.ever_reported
             self.start()
             self.begin(self.context.header)
-            self.rows, self.ever_reported, self.first_step = rows, reported, record.step
-            self.segment = segment
+            self.ever_reported, self.first_step = reported, record.step
         self.segment = record.segment
-        if len(self.rows) <= SHORT:
-            self.rows.append((moment_of(record), loss))
+        self.curve = keep_curve(self.curve, moment_of(record), loss)
 
     def _judge_short_log(self) -> Iterable[Finding]:
         """Judge a short log again, as if each row were the mean of many steps."""
-        if self.coarse or self.ever_reported or not 5 <= len(self.rows) < SHORT:
-            return
-        segments = {moment[0] for moment, _ in self.rows}
-        if len(segments) > 1:
+        if self.coarse or self.ever_reported or self.segment or not 5 <= len(self.curve) < SHORT:
             return
         again = LossDivergence()
         again.limits, again.context = self.limits, self.context
         again.coarse = True
         again.best = BestLevel(again._values(20), self.limits.sigmas)
-        for moment, loss in self.rows:
+        for moment, loss in self.curve:
             list(again._observe_loss(record_at(moment), loss))
         found = again._finding(again.pending) if again.pending else None
         # Single steps are noisy: the rise must be worse than everything before it.
@@ -229,33 +232,40 @@ class LossDivergence(Check):
         elif again._grows_at_the_end(PROOF - 1):
             yield again._finding("and is still there at the end of the record")
 
+    def _judge_curve(self) -> Iterable[Finding]:
+        """Judge the whole curve of a log as a person sees it: does it end well above its best?"""
+        curve = [point for point in self.curve if math.isfinite(point[1])]
+        end = None if self.ever_reported else ends_above_best([loss for _, loss in curve])
+        if end is None:
+            return
+        best, onset = curve[end.best_at][0], curve[end.rises_at][0]
+        yield self.find(
+            record_at(onset),
+            f"loss is at {say(end.level)} since step {onset[2]}, {say(end.level / end.best)} times "
+            f"its best level of {say(end.best)} (step {best[2]}); the run started at "
+            f"{say(end.first)}",
+            severity=Severity.ERROR if end.lost > SERIOUS else Severity.WARNING,
+            remedies=self.remedies,
+            best=end.best,
+            best_step=best[2],
+            level=end.level,
+            start=end.first,
+            onset=onset[2],
+            lost=end.lost,
+        )
+
     def _grows_at_the_end(self, least: int) -> bool:
-        """Whether the last rows of a finished log, or the rows before a NaN, rise beyond all rows
-        before them."""
-        if not self.context.rows or self.onset is None or self.reported:
+        """Whether the last rows of a log, or the rows before a NaN, rise beyond those before."""
+        if not self.context.rows or self.onset is None or self.reported or self.signed:
             return False
-        best = self.best
+        if self.above < least or self.inside or self.touches > self.above // 4:
+            return False
+        limits = self.limits
+        ratio = limits.ratio if self.best.progressed else limits.ratio_without_progress
         losses = [loss for _, loss in self.rise.points]
-        touched = self.inside or self.touches > self.above // 4
-        if self.above < least or touched or self.signed or best.level <= 0:
-            return False
-        early, _, late = split_thirds(losses)
-        level = median(late)
-        ratio = self.limits.ratio if best.progressed else self.limits.ratio_without_progress
-        if self.coarse and all(one < other for one, other in pairwise(losses)):
-            ratio = min(ratio, UNBROKEN)
-        if level < ratio * best.level or level < max(losses) / 2 or level < FLAT * median(early):
-            return False
-        before = self.before.values
-        noise = drift_sigma([math.log(loss) for loss in before[-20:] if loss > 0] or [0.0])
-        if math.log(level / best.level) < 5 * noise:
-            return False
-        if level > max([best.first, *before]):
-            return True
-        # Half of the progress, on a linear or on a logarithmic axis.
-        half = min(best.first - best.progress / 2, math.sqrt(best.first * best.level))
-        rises = level > RISEN * median(early) and level > max(before[-30:], default=0.0)
-        return self.above >= ENDING and rises and level >= half
+        return rises_beyond(
+            losses, self.before.values, self.best, ratio, count=self.above, coarse=self.coarse
+        )
 
     def _judge(self, least: int, patience: int, ending: str) -> Iterable[Finding]:
         if self._diverged(least, patience):
@@ -380,12 +390,7 @@ class LossDivergence(Check):
             record_at(self.left or self.onset),
             f"loss left its best level of {say(best.level)} (step {best.step}), rose to "
             f"{say(level)} over {self.above} values {ending}; the run started at {say(best.first)}",
-            remedies=[
-                "Resume from a checkpoint before this step, with a lower learning rate or past the "
-                "batches that started the rise; later checkpoints are worse.",
-                "Check the gradient norm and the learning rate at this step: a spike points to a "
-                "batch, the peak of the warm-up to the learning rate.",
-            ],
+            remedies=self.remedies,
             best=best.level,
             best_step=best.step,
             level=level,

@@ -12,7 +12,7 @@ from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import say
 from headway.core.records import Header, Moment, StepRecord, moment_of, record_at
-from headway.core.window import Window
+from headway.core.window import BestLevel, Window
 
 FIRST = 3
 """Number of first losses that define the start level."""
@@ -20,6 +20,8 @@ SHORTEST = 12
 """Rows of another tool's log that are enough at its end."""
 APART = 12
 """Of this many last rows, every second one must be above all the others."""
+LOST = 1.3
+"""Multiple of the best earlier level around which swings make no progress."""
 STILL = 1e-3
 """Updates below this share of the weights cannot make the loss swing."""
 
@@ -38,7 +40,7 @@ class LossOscillation(Check):
     ## How it is measured
     At least 85 % of the moves reverse direction, each loss resembles the one before the previous
     (autocorrelation above 0.6 at lag 2, below -0.6 at lag 1), the swing is at least a quarter of
-    the level, and the median is not below 0.9 of the start.
+    the level, and the median is not below 0.9 of the start, or is 1.3 times the best level before.
 
     ## False alarms
     Losses of random batches reverse direction two times in three and do not resemble the one before
@@ -82,6 +84,8 @@ class LossOscillation(Check):
         self.ratios = Window(20)
         self.rows: list[tuple[Moment, float]] = []
         """In the log of another tool: the recent losses with their positions."""
+        self.best = BestLevel()
+        """The best level of pairs of losses before the last ones."""
 
     def begin(self, header: Header) -> None:
         self.several = self.several or has_competing_losses(header)
@@ -101,6 +105,9 @@ class LossOscillation(Check):
             self.ratios.push(max(ratios))
         if len(self.first) < (FIRST + 1 if self.context.rows else FIRST):
             self.first.append(loss)
+        if self.recent.full:
+            # A pair of losses, because the median of two tasks in alternation is that of one task.
+            self.best.learn(record.step, self.recent.oldest_mean(2))
         self.recent.push(loss)
         self.seen += 1
         if self.context.rows:
@@ -118,7 +125,12 @@ class LossOscillation(Check):
     def _judge(self, record: StepRecord) -> Iterable[Finding]:
         values = self.recent.values
         start, level = median(self.first), median(values)
-        if start <= 0 or min(values) < 0 or level < self.limits.start * start:
+        if start <= 0 or min(values) < 0:
+            return
+        above_start = level >= self.limits.start * start
+        # A run that had progressed and now swings above its earlier level.
+        pairs = median((one + other) / 2 for one, other in pairwise(values))
+        if not above_start and pairs < LOST * self.best.level:
             return
         if len(self.ratios) and self.ratios.median < STILL:
             return
@@ -143,10 +155,15 @@ class LossOscillation(Check):
             at = self.rows[_first_swing([item for _, item in self.rows], swing)][0]
         elif record.segment == 0:
             at = (0, record.seq, max(record.step - len(values) + 1, 0), record.rank)
+        earlier = (
+            f"its start ({say(start)})"
+            if above_start
+            else f"its best level ({say(self.best.level)} at step {self.best.step})"
+        )
         yield self.find(
             record_at(at),
             f"the loss swings by {say(swing)} around {say(level)} from step to step and stays "
-            f"above its start ({say(start)}): the updates overshoot",
+            f"above {earlier}: the updates overshoot",
             remedies=[
                 "Lower the learning rate, first by a factor of 3 to 10.",
                 "Check the scale of the inputs and the momentum.",

@@ -10,8 +10,9 @@ from typing import Any, ClassVar, TypeAlias
 from headway.checks.growth import Growth, GrowthRule, GrowthWatch, growth_onset, scale_rule
 from headway.core.check import Check
 from headway.core.findings import Finding, Where
-from headway.core.numbers import say_bytes
+from headway.core.numbers import say, say_bytes
 from headway.core.records import EventRecord, Header, Moment, StepRecord, moment_of, record_at
+from headway.core.signals import PERCENT_BYTES
 from headway.core.state import remember
 
 # The source of retained memory, from an event, as plain data that a check can store. Growing memory
@@ -137,6 +138,10 @@ class SegmentGrowth:
         return found
 
 
+def _say_percent(level: float) -> str:
+    return f"{say(level / PERCENT_BYTES)} %"
+
+
 class MemoryGrowthCheck(Check):
     """Base of checks that report memory which rises without a plateau, in the signal they need."""
 
@@ -176,10 +181,15 @@ class MemoryGrowthCheck(Check):
             yield self._finding(record, growth)
 
     def _finding(self, record: StepRecord, growth: Growth) -> Finding:
+        [signal] = self.needs.signals
+        facts = self.context.header.facts
+        column = (facts.get("memory_columns") or {}).get(signal)
+        named = f" (`{column}` in the log)" if column else ""
+        show = _say_percent if signal in (facts.get("in_percent") or ()) else say_bytes
         return self.find(
             record,
-            f"{self.memory} rose from {say_bytes(growth.before)} to {say_bytes(growth.after)} "
-            f"over {growth.steps} steps, {say_bytes(growth.per_step)} per step, and is still "
+            f"{self.memory}{named} rose from {show(growth.before)} to {show(growth.after)} "
+            f"over {growth.steps} steps, {show(growth.per_step)} per step, and is still "
             f"rising at the same rate: {describe_growth(self.origin) or self.unknown}",
             where=allocation_where(self.origin, record.rank),
             remedies=self.remedies,

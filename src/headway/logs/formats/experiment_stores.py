@@ -1,6 +1,4 @@
-"""Stores of several runs: MLflow (`mlflow.db`, or a file per metric) and trackio (`<project>.db`).
-Of a database, the newest run is read.
-"""
+"""Stores of several runs: MLflow (`mlflow.db`, or a file per metric) and trackio."""
 
 from __future__ import annotations
 
@@ -26,19 +24,11 @@ from headway.logs.sqlite_file import MAGIC, SqliteFile, open_sqlite
 MLFLOW, MLFLOW_LABEL = "mlflow", "MLflow store"
 TRACKIO, TRACKIO_LABEL = "trackio", "trackio database"
 _MAX_RUNS = 100_000
+MAX_READ = 200
+"""Runs of one database that are read: the newest ones."""
 
 
 # Several runs in one database.
-
-
-def _read_database(path: Path) -> Log:
-    """Reads the newest run of a database whose first bytes do not show its tables."""
-    with open_sqlite(path) as store:
-        if _is_trackio(store):
-            return _read_trackio(path, store)
-        if store.has("metrics", "key", "value", "run_uuid", "step"):
-            return _read_mlflow(path, store)
-    raise UnreadableInput(f"{path} is an SQLite file without metrics of MLflow or trackio")
 
 
 def _runs(store: SqliteFile, key: str, name: str) -> dict[Any, str]:
@@ -50,9 +40,23 @@ def _runs(store: SqliteFile, key: str, name: str) -> dict[Any, str]:
     return found
 
 
-def _note_other_runs(log: Log, names: list[str]) -> None:
-    if names:
-        log.notes.append(f"{len(names)} other runs in it were not read: {', '.join(names[:5])}")
+def _read_runs(path: Path, *, newest: bool = False) -> list[Log]:
+    """Reads the runs of a database, or only the newest; the newest is last."""
+    with open_sqlite(path) as store:
+        if _is_trackio(store):
+            one, names = _read_trackio, _trackio_runs(store)
+        elif store.has("metrics", "key", "value", "run_uuid", "step"):
+            one, names = _read_mlflow, _mlflow_runs(store)
+        else:
+            raise UnreadableInput(f"{path} is an SQLite file without metrics of MLflow or trackio")
+        runs = list(names or {None: ""})
+        kept = runs[-1:] if newest else runs[-MAX_READ:]
+        logs = [one(path, store, run) for run in kept]
+    for log, run in zip(logs, kept, strict=True):
+        log.run = names[run] if len(names) > 1 else ""
+    if left := [names[run] for run in runs[: -len(kept)]]:
+        logs[-1].notes.append(f"{len(left)} other runs in it were not read: {', '.join(left[:5])}")
+    return logs
 
 
 # MLflow. In the database NaN is 0 with a flag, and Inf the largest float64; lines of the files are
@@ -112,6 +116,37 @@ class _Points:
         number_rows(log)
 
 
+@dataclass(slots=True)
+class _MachinePoints:
+    """Metrics of the machine. Their step counts samples, so their time gives the training step."""
+
+    steps: list[tuple[int, int]] = field(default_factory=list)
+    """(time, step) of the metrics of the training."""
+    samples: list[tuple[str, int, float]] = field(default_factory=list)
+
+    def note_step(self, when: int, step: int) -> None:
+        """The training was at this step."""
+        self.steps.append((when, step))
+
+    def add(self, name: str, when: int, value: float) -> None:
+        """Adds a sample; only memory is of use to a check."""
+        if "memory" in name and "percentage" not in name:
+            self.samples.append((name, when, value))
+
+    def into(self, points: _Points, log: Log) -> None:
+        """Adds the samples to the points, each at the last step before it."""
+        self.steps.sort()
+        times = [when for when, _ in self.steps]
+        latest: dict[tuple[str, int], float] = {}
+        for name, when, value in self.samples:
+            at = bisect_right(times, when) - 1
+            if times and times[0] < times[-1]:
+                latest[name, self.steps[max(at, 0)][1]] = value
+        for (name, step), value in sorted(latest.items(), key=lambda item: item[0][1]):
+            points.add(name, step, value)
+            log.used += 1
+
+
 def recognise_mlflow(sample: Sample) -> float:
     """Certain of its tables; less so of other SQLite files, whose tables may be anywhere in it."""
     if sample.head.startswith(MAGIC):
@@ -125,7 +160,11 @@ def read_mlflow(path: Path) -> Log:
     """Reads the newest run of a database, or the file of one metric."""
     if not sample(path).head.startswith(MAGIC):
         return _read_files(path, {path.name: path})
-    return _read_database(path)
+    return _read_runs(path, newest=True)[-1]
+
+
+def _read_each(path: Path) -> list[Log]:
+    return _read_runs(path) if sample(path).head.startswith(MAGIC) else [read_mlflow(path)]
 
 
 def read_mlflow_run(folder: Path) -> Log:
@@ -147,22 +186,29 @@ def read_mlflow_run(folder: Path) -> Log:
     return log
 
 
-def _read_mlflow(path: Path, store: SqliteFile) -> Log:
-    log = Log(MLFLOW, path, Table(), notes=store.notes)
-    run, others = _newest_mlflow(store)
-    _note_other_runs(log, others)
+def _read_mlflow(path: Path, store: SqliteFile, run: Any) -> Log:
+    log = Log(MLFLOW, path, Table(), notes=list(store.notes))
+    timed = store.has("metrics", "timestamp")
     flagged = store.has("metrics", "is_nan")
-    columns = ["key", "step", "value", *(["is_nan"] if flagged else [])]
-    points = _Points()
-    for key, step, value, *flag in store.rows("metrics", columns, "run_uuid", run):
+    columns = ["key", "step", "value", *(["timestamp"] if timed else [])]
+    columns += ["is_nan"] if flagged else []
+    points, machine = _Points(), _MachinePoints()
+    for key, step, value, *more in store.rows("metrics", columns, "run_uuid", run):
         log.lines += 1
         counted = whole(step)
-        if not isinstance(key, str) or counted is None or key.startswith(_MACHINE):
+        if not isinstance(key, str) or counted is None:
             continue
-        number = math.nan if flag and flag[0] else _value(value)
-        if number is not None:
-            points.add(key, counted, number)
-            log.used += 1
+        number = math.nan if flagged and more[-1] else _value(value)
+        when = (whole(more[0]) or 0) if timed else 0
+        if number is None:
+            continue
+        if key.startswith(_MACHINE):
+            machine.add(key, when, number)
+            continue
+        points.add(key, counted, number)
+        machine.note_step(when, counted)
+        log.used += 1
+    machine.into(points, log)
     points.into(log)
     found: dict[str, Any] = {}
     for key, value in store.rows("params", ["key", "value"], "run_uuid", run):
@@ -174,16 +220,15 @@ def _read_mlflow(path: Path, store: SqliteFile) -> Log:
     return log
 
 
-def _newest_mlflow(store: SqliteFile) -> tuple[Any, list[str]]:
-    """The run with the latest start time, and the names of the others."""
+def _mlflow_runs(store: SqliteFile) -> dict[Any, str]:
+    """The names of the runs by id, the newest last."""
     names = _runs(store, "run_uuid", "run_uuid")
     started = dict.fromkeys(names, 0)
     for run, name, start in store.rows("runs", ["run_uuid", "name", "start_time"]):
         if run in names:
             started[run], names[run] = whole(start) or 0, str(name or run)[:100]
-    # Of two with the same start time, the one whose first metric is later.
-    newest = max(reversed(started), key=lambda run: started[run], default=None)
-    return newest, [name for run, name in names.items() if run != newest]
+    # Sorting is stable: of two with the same start time, the one whose first metric is later.
+    return {run: names[run] for run in sorted(started, key=lambda run: started[run])}
 
 
 def _value(value: Any) -> float | None:
@@ -206,15 +251,21 @@ def _files(folder: Path) -> dict[str, Path]:
 def _read_files(path: Path, files: dict[str, Path]) -> Log:
     log = Log(MLFLOW, path, Table())
     rows: list[tuple[int, int, str, int, float]] = []
+    machine = _MachinePoints()
     for name, file in files.items():
-        if not name.startswith(_MACHINE):
+        if name.startswith(_MACHINE):
+            for when, _, _, _, value in _lines(Log(MLFLOW, path, Table()), name, file):
+                machine.add(name, when, value)
+        else:
             rows += _lines(log, name, file)
     points = _Points()
-    for _, _, name, step, value in sorted(rows, key=lambda row: row[:2]):
+    for when, _, name, step, value in sorted(rows, key=lambda row: row[:2]):
         points.add(name, step, value)
-    points.into(log)
+        machine.note_step(when, step)
     if skipped := log.lines - log.used:
         log.notes.append(f"{skipped} of {log.lines} lines could not be read")
+    machine.into(points, log)
+    points.into(log)
     return log
 
 
@@ -271,18 +322,20 @@ def read_trackio(path: Path) -> Log:
             raise UnreadableInput(
                 f"{path} is not a {TRACKIO_LABEL}: it has no table `metrics` with {columns}"
             )
-        return _read_trackio(path, store)
+    return _read_runs(path, newest=True)[-1]
 
 
 def _is_trackio(store: SqliteFile) -> bool:
     return store.has("metrics", "run_name", "step", "metrics")
 
 
-def _read_trackio(path: Path, store: SqliteFile) -> Log:
-    log = Log(TRACKIO, path, Table(), notes=store.notes)
-    key = "run_id" if store.has("metrics", "run_id") else "run_name"
-    run, others = _newest_trackio(store, key)
-    _note_other_runs(log, others)
+def _trackio_key(store: SqliteFile) -> str:
+    return "run_id" if store.has("metrics", "run_id") else "run_name"
+
+
+def _read_trackio(path: Path, store: SqliteFile, run: Any) -> Log:
+    log = Log(TRACKIO, path, Table(), notes=list(store.notes))
+    key = _trackio_key(store)
     rows_of(log, _trackio_rows(store, key, run))
     for (config,) in store.rows("configs", ["config"], key, run):
         found = _parsed(config)
@@ -296,11 +349,9 @@ def _read_trackio(path: Path, store: SqliteFile) -> Log:
     return log
 
 
-def _newest_trackio(store: SqliteFile, key: str) -> tuple[Any, list[str]]:
-    """The run whose first row is the latest, and the names of the others."""
-    names = _runs(store, key, "run_name")
-    *others, newest = names or [None]
-    return newest, [names[run] for run in others]
+def _trackio_runs(store: SqliteFile) -> dict[Any, str]:
+    """The names of the runs by their key, in the order of their first row."""
+    return _runs(store, _trackio_key(store), "run_name")
 
 
 def _trackio_rows(store: SqliteFile, key: str, run: Any) -> Iterator[dict[str, Any]]:
@@ -336,6 +387,6 @@ def _parsed(text: Any) -> Any:
 
 
 READERS = (
-    LogReader(MLFLOW, MLFLOW_LABEL, recognise_mlflow, read_mlflow),
-    LogReader(TRACKIO, TRACKIO_LABEL, recognise_trackio, read_trackio),
+    LogReader(MLFLOW, MLFLOW_LABEL, recognise_mlflow, read_mlflow, _read_each),
+    LogReader(TRACKIO, TRACKIO_LABEL, recognise_trackio, read_trackio, _read_each),
 )

@@ -272,7 +272,7 @@ def verdict_section(report: SourcedReportView) -> HtmlNode:
     if title and sentence.startswith(title):
         text = [tag("strong", title), *inline_code(sentence[len(title) :])]
     parts = [part for part in (verdict.counts, verdict.coverage) if part]
-    level = "warning" if verdict.level in ("unsure", "interrupted") else verdict.level
+    level = "warning" if verdict.level in ("unsure", "unknown", "interrupted") else verdict.level
     return tag(
         "section",
         tag("h2", tag("span", verdict.word, class_="word"), class_="verdict-word"),

@@ -22,7 +22,7 @@ export async function fetchJson(url, signal) {
   return answer.json();
 }
 
-export const MARKS = { error: "✗", warning: "!", info: "i", healthy: "✓", unsure: "?", interrupted: "■", reading: "…" };
+export const MARKS = { error: "✗", warning: "!", info: "i", healthy: "✓", unsure: "?", unknown: "?", interrupted: "■", reading: "…" };
 
 export function badge(level, words) {
   const mark = element("span", "", MARKS[level] || "·");
