@@ -69,9 +69,7 @@ def test_text_of_a_sick_run(invoke, sick):
 
 def test_text_of_a_healthy_run(invoke, well):
     lines = invoke("diagnose", well).stdout.splitlines()
-    assert lines[0].startswith(
-        "headway: no problems found in 80 losses, steps 1 to 80, but only 12"
-    )
+    assert lines[0].startswith("headway: no problems found in 80 losses, steps 1 to 80, but only ")
     assert lines[-1] == f"Next: headway diagnose --verbose {well}"
 
 
