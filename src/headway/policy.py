@@ -97,7 +97,15 @@ class Halt(Action):
 COOLDOWN = 200
 CURES = ("suggest", "apply")
 CAPTURES = ("off", "guilty-rows", "batch")
+ON_OOM = ("stop", "split", "skip")
+ON_BAD_SAMPLE = ("stop", "skip")
 
+_CHOICES = (
+    ("cure", CURES),
+    ("capture", CAPTURES),
+    ("on_oom", ON_OOM),
+    ("on_bad_sample", ON_BAD_SAMPLE),
+)
 _ACTIONS = {kind.rung: kind for kind in (Proceed, Skip, BackOff, RollBack, Halt)}
 
 
@@ -139,6 +147,12 @@ class Policy:
     cure: str = "suggest"
     """`suggest`: report what fixed the failing step; `apply`: keep the fix active if it is
     cheap."""
+    on_oom: str = "stop"
+    """When a batch does not fit into memory: `stop` the run, `split` the batch into micro-batches
+    with the same gradient, or `skip` the step. A batch that cannot be split is skipped."""
+    on_bad_sample: str = "stop"
+    """When loading a sample raises: `stop` the run, or `skip` the sample and use the rest of its
+    batch."""
     capture: str = "batch"
     """Data that an incident stores on disk: the `batch`, only the `guilty-rows`, or nothing
     (`off`)."""
@@ -156,7 +170,7 @@ class Policy:
                 )
         if self.replays < 0 or self.replay_gap < 0:
             raise SettingsError("Policy(replays=…, replay_gap=…) must be at least 0")
-        for name, words in (("cure", CURES), ("capture", CAPTURES)):
+        for name, words in _CHOICES:
             if getattr(self, name) not in words:
                 raise SettingsError(
                     f"Policy({name}=…) must be one of {', '.join(words)}: got "

@@ -13,7 +13,6 @@ from headway.cli.exit_codes import OutputClosed, run_to_exit_code
 COMMANDS = {
     "demo": "Watch a run fail and recover. Takes about a minute on a CPU.",
     "check": "Run a training script for a few steps and report problems.",
-    "fix": "Write the tested fix of an incident or a report into the source.",
     "run": "Run a training script under the guard, without changing it.",
     "diagnose": "Report what went wrong in a run, when and why.",
     "report": "Write a diagnosis with charts as a single HTML file.",
@@ -67,7 +66,12 @@ class Commands(click.Group):
         """Run the command and exit with its exit code."""
         kwargs["standalone_mode"] = False
         run = super().main
-        sys.exit(run_to_exit_code(lambda: run(*args, **kwargs)))
+        status = run_to_exit_code(lambda: run(*args, **kwargs))
+        if "headway.torch_adapters.lost_device" in sys.modules:
+            from headway.torch_adapters.lost_device import set_exit_status
+
+            set_exit_status(status)
+        sys.exit(status)
 
 
 @click.group(

@@ -8,7 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from headway.core.facts import FactTable, Names, Numbers, Place, Text, Whole
+from headway.core.facts import (
+    FactTable,
+    Names,
+    Number,
+    Numbers,
+    Place,
+    Table,
+    Tables,
+    Text,
+    Whole,
+)
 from headway.core.findings import Finding, Where
 from headway.core.records import EventRecord
 
@@ -133,6 +143,74 @@ class InterruptedFacts(EndingFacts):
     phase: Text
     saved: bool | None
     """Whether a snapshot was written on the way out; None if nothing was attempted."""
+
+
+@dataclass(frozen=True)
+class OutOfMemoryFacts(FailureFacts):
+    """Memory ran out: an exception, a kill by the kernel, or a step that the guard has saved."""
+
+    kind = OUT_OF_MEMORY
+
+    memory_of: Text
+    """`device` or `host`."""
+    device: Text
+    requested: Whole
+    """Bytes of the allocation that failed."""
+    memory: Table
+    """Bytes: free, total, allocated and so on."""
+    holders: Tables
+    """`kind`, `bytes` and `blocks`, the largest first."""
+    lines: Tables
+    """`file`, `line`, `function`, `bytes` and `blocks` by the line that allocated them."""
+    fragmented: bool
+    """Whether the allocator's cache has enough memory, in pieces that are too small."""
+    rows: Whole
+    """Rows of the batch that did not fit."""
+    fits: Whole
+    """Largest number of rows that fitted in a trial."""
+    remedies: Tables
+    """`text`, `tested` and `cured`."""
+    action: Text
+    """`split` or `skip`: how the guard has saved the run; None if it has not."""
+    pieces: Whole
+    """Number of micro-batches."""
+    why: Text
+    """Why the step was skipped and not split."""
+    killed: Text
+    """`certain` or `likely`: the kernel has killed the process; None: an exception."""
+    worker: bool
+    """Whether a DataLoader worker was killed."""
+
+    def describe_action(self) -> str:
+        """What the guard did about it."""
+        if self.action == "split":
+            return f"the batch of {self.rows} rows ran in {self.pieces} micro-batches instead"
+        return f"the step was skipped ({self.why})"
+
+
+@dataclass(frozen=True)
+class DeviceAssertFacts(FailureFacts):
+    """A CUDA kernel has failed, and the step was run again on the host."""
+
+    kind = DEVICE_ASSERT
+
+    found: bool
+    """Whether the run on the host has raised the true error."""
+    why_not: Text
+    """Why it has not."""
+    host_error: Text
+    """The error on the host, on one line."""
+    op: Text
+    value: Number
+    """The first value that is out of range."""
+    position: Numbers
+    """Where it is in its tensor."""
+    limit: Whole
+    """Number of valid values."""
+    count: Whole
+    """How many values are out of range."""
+    at: Place
+    """The line that the first traceback named."""
 
 
 def ends_run(finding: Finding, *, declared: bool) -> bool:

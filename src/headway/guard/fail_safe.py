@@ -15,6 +15,11 @@ from headway.errors import RankLost, TrainingHalted
 from headway.guard.optimizer_step import OptimizerStep
 from headway.guard.step_machine import StepMachine
 from headway.output.notices import Notices, logger
+from headway.torch_adapters.lost_device import (
+    device_is_lost,
+    is_device_error,
+    mark_device_lost,
+)
 
 
 class FailedRank:
@@ -83,7 +88,9 @@ class FailSafe:
         except (TrainingHalted, RankLost):
             raise
         except Exception as error:  # a bug of ours must not stop the user's run
-            if self._strict:
+            if is_device_error(error):  # the script's own kernel, which we happened to wait for
+                mark_device_lost()
+            if self._strict or device_is_lost():
                 raise
             self.tripped = True
             self._give_up()
@@ -104,7 +111,7 @@ class FailSafe:
         except (TrainingHalted, RankLost):
             raise
         except Exception as error:  # a bug of ours; the guard works without it
-            if self._strict:
+            if self._strict or is_device_error(error):
                 raise
             logger.debug("%s", traceback.format_exc())
             self._notices.once(

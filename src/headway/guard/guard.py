@@ -197,7 +197,8 @@ class Guard:
         source = self.data_position.open(one, partial(dataloader.iterate_loader, tape=tape))
         avoiding = self._session.policy.avoid_bad_batches
         avoid = partial(self._protected, self._session.avoids) if avoiding else None
-        return ObservedLoader(source, number, avoid, given=one.given)
+        rescue = self._session.rescue_for(one.loader)
+        return ObservedLoader(source, number, avoid, given=one.given, rescue=rescue)
 
     def saw_batch(
         self,

@@ -83,6 +83,8 @@ class OptimizerStep:
         """Whether the pre-hook ran since a GradScaler set out to step."""
         self.inside = False
         """Between the two hooks: backward passes now belong to a line search."""
+        self.skip_next = False
+        """Whether the next update must be skipped: its batch did not fit into memory."""
         self._parts = parts
         policy = parts.policy
         self.rate = RateFactor(optimizer, policy.back_off_steps, policy.rewarm_steps)
@@ -156,6 +158,11 @@ class OptimizerStep:
         self._brake.bad_on_device = None
         if self.vote is not None and self.vote.ranks.off:
             return False
+        if self.skip_next:
+            self.skip_next = False
+            self.skipped_by_scaler("memory_skipped", 0.0)
+            self.hold()
+            return True
         measure = self.measure
         parameters, gradients = collect_gradients(self.optimizer)
         if not gradients:
@@ -236,20 +243,24 @@ class OptimizerStep:
             self.transfer.flush()  # while the loop is where it went bad
 
     @torch.no_grad()
-    def skipped_by_scaler(self) -> None:
-        """A GradScaler found an overflow and did not call `optimizer.step`."""
+    def skipped_by_scaler(self, signal: str = "scaler_skipped", norm: float = math.inf) -> None:
+        """A GradScaler found an overflow and did not call `optimizer.step`.
+
+        Other reasons to skip a step have their own `signal`, and the same effect on other ranks.
+        """
         self.transfer.collect()
         if self.vote is not None and self.vote.ranks.off:
             return
         parameters, _ = collect_gradients(self.optimizer)
         context = self._new_context(parameters)
         context.sampled = False
-        context.values["scaler_skipped"] = 1.0
+        context.values["scaler_skipped"] = context.values[signal] = 1.0
+        context.held = signal != "scaler_skipped"
         tensors = self.measure.loss_tensors(context, self._device())
-        tensors["total"] = torch.full((), math.inf, device=self._device())
+        tensors["total"] = torch.full((), norm, device=self._device())
         if self.vote is not None:
             self.vote.cast(RankReport.of(context, skipped=torch.ones(())), tensors, self, ())
-            tensors["total"] = torch.full_like(tensors["total"], math.inf)
+            tensors["total"] = torch.full_like(tensors["total"], norm)
         self._brake.bad_on_device = None
         self.measure.settle_buffers(context, tensors, None)
         self.measure.clips.forget()

@@ -12,23 +12,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from headway import registry
 from headway.core.bound import Bound
+from headway.explain.incident_file.contents import running_script
 from headway.guard.brake.adaptive_clipper import AdaptiveClippers
 from headway.guard.brake.clip_rules import AdaptiveClip
+from headway.guard.endings.device_assert import HostInputs
 from headway.guard.endings.failure import FailureMoment
 from headway.guard.measure.parameter_index import StateInspector
 from headway.guard.measure.sampling import SamplingPlan
 from headway.guard.measure.step_measure import HostReadings
 from headway.guard.memory.leaks import LeakTracer
 from headway.guard.memory.retained_graphs import GraphRetention
+from headway.guard.memory.split_forward import SplitForward
 from headway.guard.optimizer_step import OptimizerStep, StepParts
 from headway.guard.ranks.rank_table import COLUMNS, NONFINITE
 from headway.guard.recorder import Recorder
+from headway.guard.recovery.bad_samples import BadSamples
 from headway.guard.recovery.quarantine import Quarantine
 from headway.guard.recovery.recovery_manager import RecoveryManager
 from headway.guard.recovery.snapshots import Snapshots
@@ -38,10 +43,11 @@ from headway.guard.step_outcomes import StepCounter, StepOutcomes
 from headway.output.notices import Notices
 from headway.policy import Policy
 from headway.rerun.controller import RerunController
-from headway.rerun.recorded_batch import RecordedBatch
+from headway.rerun.recorded_batch import RecordedBatch, RescueBatch
 from headway.rerun.rerun_group import RerunGroup
 from headway.torch_adapters import rank_group
 from headway.torch_adapters.local_gradients import LocalGradientMonitor
+from headway.torch_adapters.lost_device import device_is_lost
 from headway.torch_adapters.optimizer_adapter import LossScaling
 from headway.torch_adapters.rank_group import Agreement, RankGroup, SingleProcess
 from headway.torch_adapters.saved_state import BufferBackup
@@ -72,6 +78,7 @@ class Session:
         fixed_norm = None if isinstance(max_norm, AdaptiveClip) else max_norm
         self.models = models
         self.optimizers = optimizers
+        self._script = running_script() if torch.cuda.is_initialized() else None
         self.agreement: SingleProcess = (
             Agreement(ranks.group) if ranks else SingleProcess(rank_group.own_rank())
         )
@@ -152,6 +159,25 @@ class Session:
         self.rerun = RerunController(self, policy, notices)
         self.outcomes.connect(self.recovery, self.rerun, self.optimizer_steps.values())
         self.machine.connect(self.recovery, self.rerun)
+        self.split_forward = (
+            None
+            if policy.on_oom == "stop"
+            else SplitForward(
+                models,
+                policy.on_oom,
+                report=recorder.event,
+                step=lambda: self.counter.made,
+                passive=lambda: self.rerun.sandbox is not None,
+                skip_update=self._skip_update,
+                restore_buffers=self.buffers.restore,
+                notices=notices,
+            )
+        )
+        self.bad_samples = (
+            BadSamples(recorder.event, lambda: self.counter.made, notices, ranks=ranks is not None)
+            if policy.on_bad_sample == "skip"
+            else None
+        )
         if ranks is not None:
             recorder.extend_axis("rank", [str(rank) for rank in range(ranks.size)])
             recorder.declare([*COLUMNS, NONFINITE])
@@ -176,14 +202,28 @@ class Session:
 
     def failure_moment(self) -> FailureMoment:
         """What the training is doing, for an exception that ends it."""
-        return FailureMoment(steps=self.counter.made, in_body=self.machine.in_body)
+        inputs = HostInputs(
+            self._script, tuple(self.machine.recent), self.recovery.snapshotter.newest_weights
+        )
+        return FailureMoment(
+            steps=self.counter.made,
+            in_body=self.machine.in_body,
+            host_inputs=inputs if torch.cuda.is_initialized() else None,
+        )
 
     def avoids(self, batch: RecordedBatch) -> bool:
         """Whether a batch of the loader is skipped because its update was skipped before."""
         return self.quarantine.avoids(self.counter.made, batch)
 
+    def rescue_for(self, loader: Any) -> RescueBatch | None:
+        """What leaves out the bad samples of a loader, if the policy says so."""
+        bad = self.bad_samples
+        return None if bad is None else partial(bad.rescue, loader)
+
     def finish(self, *, well: bool) -> None:
         """The run is over; `well`: no error stopped it."""
+        if device_is_lost():
+            return
         self.machine.flush()
         if well and not self.outcomes.halted:
             self.recovery.check_at_end()
@@ -193,6 +233,8 @@ class Session:
         """Switch off what is still on."""
         self.retention.close()
         self.leak_tracer.close()
+        if self.split_forward is not None:
+            self.split_forward.close()
 
     def state_dict(self) -> dict[str, Any]:
         """What must survive a resume."""
@@ -251,6 +293,10 @@ class Session:
 
     def exclude_time(self, seconds: float) -> None:
         self.machine.exclude_time(seconds)
+
+    def _skip_update(self) -> None:
+        for step in self.optimizer_steps.values():
+            step.skip_next = True
 
     def _foresee(self, context: Any) -> None:
         self.rerun.expect_rerun(context)

@@ -27,6 +27,7 @@ from enum import Enum
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
@@ -57,6 +58,8 @@ MAX_BATCHES = 16
 """Batches of the current step that are kept, to name the bad one under gradient accumulation."""
 MAX_COMPONENTS = 100
 """Maximum number of loss component names; a new name at every step would fill the memory."""
+RECENT_BATCHES = 3
+"""Batches that are kept on the host: a kernel fails a step or two before its error shows."""
 PARAMETER_SCAN_INTERVAL = 100
 """Steps between two scans for added, removed, frozen or unfrozen parameters."""
 
@@ -124,6 +127,8 @@ class StepMachine:
         """Whether the state before the first step was kept."""
         self._saw_batch = False
         self._batches: deque[RecordedBatch] = deque(maxlen=MAX_BATCHES)
+        self.recent: deque[Any] = deque(maxlen=RECENT_BATCHES)
+        """The last batches that are on the host, to explain an error of the device."""
         self._components: dict[str, Tensor] = {}
         self._component_names: set[str] = set()
 
@@ -178,6 +183,8 @@ class StepMachine:
         position = self._batches[-1].position + 1 if self._batches else 0
         kept = RecordedBatch(batch, origin, position, run=run)
         self._batches.append(kept)
+        if torch.cuda.is_initialized() and nonfinite_scan.is_on_host(batch):
+            self.recent.append(batch)
         if self._rerun.rng_before is None:
             samples = nonfinite_scan.batch_size(batch) or 0
         else:

@@ -9,6 +9,7 @@ loop, its adapter provides a function that runs a step, and that is called inste
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +33,8 @@ from headway.rerun.by_call import (
 from headway.torch_adapters.frames import current_frame
 
 Done = Callable[[ReplayOutcome], NoReturn]
+HOST_RERUN = "HEADWAY_HOST_RERUN"
+"""Set in a process that runs a script on the host, to explain an error of the device."""
 WARM_UP = 3
 """Steps that a script may make before its loop; a script that makes more is training."""
 
@@ -71,8 +74,8 @@ def rerun_result() -> ReplayOutcome | None:
 
 
 def choose_run_dir(run_dir: str | Path | None) -> str | Path | None:
-    """The run directory of a guard; during a replay, a temporary one."""
-    if pending is None or run_dir is None:
+    """The run directory of a guard; while something is run again, a temporary one."""
+    if run_dir is None or (pending is None and HOST_RERUN not in os.environ):
         return run_dir
     folder = tempfile.mkdtemp(prefix="headway-replay-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

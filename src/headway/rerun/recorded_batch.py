@@ -277,6 +277,7 @@ class RecordedBatch:
 
 
 AvoidBatch: TypeAlias = Callable[[RecordedBatch], Any]
+RescueBatch: TypeAlias = Callable[[Any, Exception], list[Any]]
 
 
 class ObservedLoader:
@@ -289,11 +290,14 @@ class ObservedLoader:
         avoid: AvoidBatch | None = None,
         *,
         given: int = 0,
+        rescue: RescueBatch | None = None,
     ) -> None:
-        """`given`: number of batches that were drawn from the source before."""
+        """`given`: number of batches that were drawn from the source before; `rescue`: takes the
+        indices of a batch whose loading raised, and returns what can be used of it."""
         self._source = source
         self._epoch = epoch
         self._avoid = avoid
+        self._rescue = rescue
         self.given = given
         """Number of batches drawn from the source so far, avoided ones included."""
         self.origin = BatchOrigin(epoch, given)
@@ -303,7 +307,16 @@ class ObservedLoader:
 
     def __next__(self) -> Any:
         while True:
-            batch = next(self._source)
+            try:
+                batch = next(self._source)
+            except Exception as error:
+                if self._rescue is None or isinstance(error, StopIteration):
+                    raise
+                rescued = self._rescue(getattr(self._source, "indices", None), error)
+                if not rescued:
+                    self.given += 1
+                    continue
+                batch = rescued[0]
             self.origin = self._find_origin()
             self.given += 1
             if self._avoid is None or not self._avoid(RecordedBatch(batch, self.origin)):

@@ -216,11 +216,20 @@ class IndexedIterator:
 
     def __next__(self) -> Any:
         before = None if self._ordered else self._tasks()
-        batch = next(self._iterator)
+        try:
+            batch = next(self._iterator)
+        except StopIteration:
+            raise
+        except Exception:  # of the data set: the next batch may be fine
+            self._count(before)
+            raise
+        self._count(before)
+        return batch
+
+    def _count(self, before: set[int] | None) -> None:
         number = self._given if before is None else _find_removed(before, self._tasks())
         self._given += 1
         self.indices = self.tape.take(number)
-        return batch
 
     def _tasks(self) -> set[int]:
         """Numbers of the batches workers are busy with: a task is dropped when its batch is out."""

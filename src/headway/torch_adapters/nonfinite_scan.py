@@ -97,6 +97,12 @@ def batch_tensors(batch: Any) -> Iterator[Tensor]:
     return (tensor for _, tensor in _tensors_in(batch, "batch", MAX_DEPTH))
 
 
+def is_on_host(batch: Any) -> bool:
+    """Whether a batch has tensors, all of them on the CPU."""
+    devices = {tensor.device.type for tensor in batch_tensors(batch)}
+    return devices == {"cpu"}
+
+
 def _buffers(models: Sequence[nn.Module]) -> Iterator[tuple[str, Tensor]]:
     for model in models:
         for path, buffer in model.named_buffers():

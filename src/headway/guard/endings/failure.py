@@ -6,22 +6,27 @@ a check of their own are recognised in turn (`RECOGNISERS`); everything else is 
 
 from __future__ import annotations
 
+import importlib
 import linecache
 import signal
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headway.core.ending_facts import CRASH
 from headway.errors import TrainingHalted
 from headway.guard.recorder import Recorder
+from headway.output.notices import logger
 from headway.torch_adapters.frames import (
     Location,
     find_user_location,
     is_installed_file,
     is_internal_file,
 )
+
+if TYPE_CHECKING:
+    from headway.guard.endings.device_assert import HostInputs
 
 MAX_TEXT = 4000
 """Characters of an exception's message that an event contains."""
@@ -51,6 +56,8 @@ class FailureMoment:
     batch: Sequence[dict[str, Any]] = ()
     """The tensors of the current batch, as `BatchTensor` facts."""
     sample: int | None = None
+    host_inputs: HostInputs | None = None
+    """What a run of the step on the host starts from; None where there is no other device."""
 
     def step(self, phase: str) -> int:
         """The number of the step that was not completed, counted from 0."""
@@ -103,8 +110,12 @@ class Failure:
 Recognised: TypeAlias = tuple[str, dict[str, Any]]
 """The kind of an event and its facts."""
 Recogniser: TypeAlias = Callable[[Failure], "Recognised | None"]
-RECOGNISERS: list[Recogniser] = []
-"""Asked in turn; the first answer is recorded instead of a crash."""
+RECOGNISERS: list[str] = [
+    "headway.guard.endings.device_assert:recognise_device_assert",
+    "headway.guard.endings.out_of_memory:recognise_out_of_memory",
+]
+"""`module:function` of each kind, imported when a run fails. They are asked in turn; the first
+answer is recorded instead of a crash."""
 
 
 def record_failure(
@@ -131,11 +142,22 @@ def record_failure(
     ending.status = "failed"
     if isinstance(error, TrainingHalted):  # the finding that made the guard halt says why
         return
-    kind, facts = next(
-        (found for ask in RECOGNISERS if (found := ask(failure)) is not None),
-        (CRASH, failure.facts()),
-    )
+    kind, facts = _recognise(failure) or (CRASH, failure.facts())
     recorder.event(failure.step, kind, facts)
+
+
+def _recognise(failure: Failure) -> Recognised | None:
+    for name in RECOGNISERS:
+        module, _, function = name.partition(":")
+        ask: Recogniser = getattr(importlib.import_module(module), function)
+        try:
+            found = ask(failure)
+        except Exception:  # ours: the crash is recorded all the same
+            logger.debug("%s failed", name, exc_info=True)
+            continue
+        if found is not None:
+            return found
+    return None
 
 
 def find_signal(error: BaseException) -> int | None:

@@ -132,6 +132,13 @@ class Snapshotter:
         trusted = self._trusted(step)
         return trusted[-1] if trusted else None
 
+    def newest_weights(self) -> list[dict[str, Any]] | None:
+        """The models in the newest snapshot whose copy is complete; never touches the device."""
+        weights: list[dict[str, Any]] | None = (
+            self._ring[-1].state["models"] if self._ring else None
+        )
+        return weights
+
     def distrust(self, step: int) -> None:
         """A rank has found non-finite state: drop the snapshots that may contain it."""
         self._settle()

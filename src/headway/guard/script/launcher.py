@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -25,16 +26,20 @@ from torch.optim.optimizer import (
 )
 
 from headway.config import Settings
+from headway.explain.incident_file.contents import running_script
+from headway.guard.endings.device_assert import HostInputs
 from headway.guard.endings.failure import FailureMoment, record_failure
 from headway.guard.measure.sampling import SamplingPlan
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.snapshots import Snapshots
 from headway.guard.script.script_guard import ScaledLoss, ScriptGuard
+from headway.guard.step_machine import RECENT_BATCHES
 from headway.output.notices import Notices, logger
 from headway.policy import Policy
 from headway.rerun.strategies.next_step import NextStepTrace
 from headway.torch_adapters import dataloader, live_objects, patching
 from headway.torch_adapters.frames import current_frame, is_user_frame
+from headway.torch_adapters.nonfinite_scan import is_on_host
 from headway.torch_adapters.optimizer_adapter import MAX_SCALED_LOSSES
 from headway.torch_adapters.patching import call_after
 
@@ -103,6 +108,9 @@ class ScriptLauncher:
         self._always_included: set[int] = set()
         """Optimizers that stepped without a guard: every later guard includes them."""
         self._kept: list[Optimizer] = []  # keeps them alive, so that no `id` is reused
+        self._script: dict[str, Any] | None = None
+        self._first_batches: deque[Any] = deque(maxlen=RECENT_BATCHES)
+        """The last batches before there is a guard."""
         self._stack = ExitStack()
         self.children_before = children_seconds()
 
@@ -146,7 +154,8 @@ class ScriptLauncher:
             notices=self.notices,
         )
         if error is not None:
-            record_failure(recorder, error, FailureMoment())
+            inputs = HostInputs(self._script, tuple(self._first_batches))
+            record_failure(recorder, error, FailureMoment(host_inputs=inputs))
         recorder.close(0)
 
     @property
@@ -229,11 +238,15 @@ class ScriptLauncher:
             listener(loader, batch)
         if self.guard is not None:
             self.guard.saw_batch(batch, waited)
+        elif is_on_host(batch):
+            self._first_batches.append(batch)
 
     # Called by the optimizers.
 
     def _optimizer_made(self, optimizer: Optimizer, args: Any, result: Any) -> None:
         self._new_optimizer = True
+        if self._script is None:  # now, while the script is the main module
+            self._script = running_script()
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not self.replaying:

@@ -1,0 +1,50 @@
+"""What the checks of the two kinds of memory share."""
+
+from __future__ import annotations
+
+import os
+
+from headway.core.ending_facts import OutOfMemoryFacts
+from headway.core.findings import Remedy
+from headway.core.numbers import say_bytes
+from headway.core.records import EventRecord
+
+
+def describe_batch(facts: OutOfMemoryFacts) -> str:
+    """How the batch differs from those before it; empty if it does not."""
+    odd = [item for item in facts.batch if item.unusual]
+    return f"{odd[0].name} {odd[0].unusual}" if odd else ""
+
+
+def say_holder(facts: OutOfMemoryFacts) -> str:
+    """The largest holder of memory: by line where it is known, else by role."""
+    if facts.lines:
+        top = facts.lines[0]
+        place = f"{os.path.basename(str(top.get('file')))}:{top.get('line')}"
+        return f"the largest holder is {place} with {say_bytes(top.get('bytes', 0))}"
+    if facts.holders:
+        return "held by " + ", ".join(
+            f"{item.get('kind')} {say_bytes(item.get('bytes', 0))}" for item in facts.holders[:3]
+        )
+    return ""
+
+
+def remedies_of(facts: OutOfMemoryFacts, record: EventRecord) -> list[Remedy | str]:
+    """The remedies of the event, those that were tested and helped first."""
+    found = [
+        Remedy(
+            str(item.get("text")),
+            tested=bool(item.get("tested")),
+            cured=item.get("cured") if item.get("tested") else None,
+        )
+        for item in facts.remedies
+    ]
+    found.sort(key=lambda remedy: (not remedy.cured, remedy.tested))
+    if facts.action is None and not any("on_oom" in remedy.text for remedy in found):
+        found.append(
+            Remedy(
+                "`Policy(on_oom='split')` runs such a batch in micro-batches with the same "
+                "gradient; `'skip'` leaves it out."
+            )
+        )
+    return list(found)
