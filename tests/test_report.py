@@ -86,6 +86,7 @@ def test_the_json_has_exactly_the_keys_of_schema_1() -> None:
         remedies=(Remedy("drop it", tested=True, cured=True), Remedy("or not")),
     )
     data = json.loads(report(full, found("HD101", ERROR)).to_json())
+    no_edits: dict[str, object] = {"edits": [], "safe": True, "same_loss": False}
     assert data == {
         "schema": 1,
         "tool": "headway",
@@ -114,8 +115,8 @@ def test_the_json_has_exactly_the_keys_of_schema_1() -> None:
                 "message": "words",
                 "evidence": {"value": "NaN", "deep": [{"limit": "-Infinity"}]},
                 "remedies": [
-                    {"text": "drop it", "tested": True, "cured": True},
-                    {"text": "or not", "tested": False, "cured": None},
+                    {"text": "drop it", "tested": True, "cured": True, **no_edits},
+                    {"text": "or not", "tested": False, "cured": None, **no_edits},
                 ],
             },
             {

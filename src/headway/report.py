@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +106,10 @@ class Report:
             notes=notes,
             last_segment=engine.last_segment,
         )
+
+    def with_findings(self, findings: Sequence[Finding]) -> Report:
+        """The same report about these findings."""
+        return replace(self, findings=findings, causes=find_causes(findings))
 
     @property
     def verdict(self) -> str:

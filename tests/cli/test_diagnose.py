@@ -44,7 +44,9 @@ def test_json_is_schema_1(invoke, sick):
         *("code", "name", "severity", "step", "where", "message", "evidence", "remedies")
     ]
     assert list(finding["where"]) == ["file", "line", "function", "module", "op", "rank", "sample"]
-    assert list(finding["remedies"][0]) == ["text", "tested", "cured"]
+    assert list(finding["remedies"][0]) == [
+        *("text", "tested", "cured", "edits", "safe", "same_loss")
+    ]
     assert list(told["not_run"][0]) == ["code", "reason"]
     assert finding["evidence"]["value"] == "NaN"
 

@@ -72,5 +72,5 @@ _FIELDS = {
         *("code", "name", "severity", "step", "where", "message", "evidence", "remedies"),
     },
     "Where": {"file", "line", "function", "module", "op", "rank", "sample"},
-    "Remedy": {"text", "tested", "cured"},
+    "Remedy": {"text", "tested", "cured", "edits"},
 }

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from headway import registry
 from headway.cli import options
-from headway.cli.checks import FAMILIES
+from headway.cli.check_page import write_check_page
 from headway.cli.exit_codes import INTERRUPTED, print_message
+from headway.cli.fix import FixRequest, apply_fixes, fix_options, mark_tested, write_fixes
 from headway.cli.options import FORMATS
 from headway.cli.script_command import (
     is_first_rank,
@@ -24,15 +27,17 @@ from headway.cli.script_command import (
     script_arguments,
     show_crash,
 )
-from headway.core.findings import Severity
-from headway.core.numbers import say, say_bytes
-from headway.output.console import SEVERITY_STYLES, ReportPrinter
-from headway.output.terminal import TerminalPage, spinner
-from headway.output.view import plural
+from headway.core.records import StepRecord
+from headway.errors import UsageError
+from headway.output.terminal import spinner
 
 if TYPE_CHECKING:
+    from headway.cli.fix import FixResult
+    from headway.cli.script_command import Script
     from headway.config import Settings
-    from headway.preflight.runner import CheckResult
+    from headway.core.records import Record
+    from headway.fix.fresh_run import FreshRun
+    from headway.preflight.runner import CheckOptions, CheckResult
 
 
 CRASHED = 3
@@ -79,6 +84,9 @@ UNREACHED = 2
     metavar="NORM",
     help="Clip gradients to this norm, like clip_grad_norm_.",
 )
+@click.option("--fix", is_flag=True, help="Test edits for the findings and write those that work.")
+@fix_options
+@click.option("--overlay", type=click.Path(path_type=Path), hidden=True)
 @click.option("--overfit", is_flag=True, help="Also test whether the model can overfit one batch.")
 @click.option(
     "--out",
@@ -103,6 +111,10 @@ def command(
     grad_log_interval: int,
     detect_anomaly: bool | None,
     clip_grad_norm: float | None,
+    fix: bool,
+    diff: bool,
+    unsafe: bool,
+    overlay: Path | None,
     overfit: bool,
     out: Path | None,
     form: str,
@@ -122,12 +134,21 @@ def command(
 
     The script runs like `python SCRIPT` until an optimizer has made --max-steps
     steps. Exit code 3 means that the script crashed; findings are still shown.
+
+    --fix tests an edit of the source for each finding in a fresh process. It writes an
+    edit only if the finding is gone and no new one appears. --diff writes nothing.
     """
+    if unsafe and not (fix or diff):
+        raise UsageError("--unsafe needs --fix or --diff")
+    started, began = time.time(), time.monotonic()
     settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
     require_torch("check")
     target = resolve_script(script, module, args)
     with spinner("loading torch"):
+        from headway.fix.fresh_run import overlay_from
+        from headway.fix.proposals import propose_edits
         from headway.preflight.runner import CheckOptions, run_check
+        from headway.torch_adapters.rng import seed_all
     how = CheckOptions(
         max_steps=max_steps,
         max_seconds=max_seconds,
@@ -137,10 +158,120 @@ def command(
         run_dir=out,
         overfit=overfit,
     )
-    lines = _step_lines(grad_log_interval)
-    with lock_run_dir(out), redirect_script_output(form):
-        done = run_check(target.run, settings=settings, how=how, on_record=lines)
-    return _report_outcome(done, target, settings, form, verbose=verbose)
+    losses = StepLosses(_step_lines(grad_log_interval))
+    again = _fresh_run(target, how, config, select, ignore)
+    if fix or diff:
+        seed_all(0)  # as every fresh run does
+    with lock_run_dir(out), redirect_script_output(form), overlay_from(overlay):
+        done = run_check(target.run, settings=settings, how=how, on_record=losses)
+        done.report = propose_edits(done.report, target.file)
+    more = {"losses": losses.rows} if overlay is not None else {"ran": _describe(again, target)}
+    if not (fix or diff) or done.interrupted:
+        return _report_outcome(done, target, settings, form, verbose=verbose, more=more)
+    if not is_first_rank():
+        return 0  # an exit code of 1 would make torchrun end the rank that tests the edits
+    again = replace(again, timeout_s=max(again.timeout_s, 10 * (time.monotonic() - began)))
+    request = FixRequest(target.file, again, write=not diff, unsafe=unsafe, since=started)
+    return _fix(done, losses, request, settings, form, target, verbose=verbose)
+
+
+def _fix(
+    done: CheckResult,
+    losses: StepLosses,
+    request: FixRequest,
+    settings: Settings,
+    form: str,
+    target: Script,
+    *,
+    verbose: bool,
+) -> int:
+    """Test and write edits, and report them after the findings."""
+    from headway.fix.fresh_run import RunResult, read_losses
+
+    if done.error is not None:
+        show_crash(done.error)
+    if form == "text":
+        sys.stdout.flush()
+        page = write_check_page(done, verbose=verbose)
+    report = {**done.report.to_dict(), "steps": done.steps}
+    first = RunResult(report, read_losses(losses.rows), str(done.error or ""))
+    result = apply_fixes(request, first)
+    if form == "text":
+        write_fixes(page, result, diff=not request.write)
+        page.next(_command_after_fix(result, request, target))
+    else:
+        done.report = mark_tested(done.report, result)
+        fixes = {
+            "fixes": [item.to_dict() for item in result.outcomes],
+            "written": result.written,
+            "restored": result.restored,
+        }
+        _write_result(done, target, form, verbose=verbose, more=fixes)
+    if done.error is not None and not result.kept:
+        return CRASHED
+    return int(result.fails(settings.fail_on))
+
+
+def _command_after_fix(result: FixResult, request: FixRequest, target: Script) -> str:
+    if result.kept and not request.write:
+        return f"headway check --fix {target.typed}"
+    left = [item["code"] for item in result.report["findings"] if item["severity"] != "info"]
+    if left:
+        return f"headway explain {left[0]}"
+    return f"headway run {target.typed}{_given(target)}"
+
+
+def _fresh_run(
+    target: Script,
+    how: CheckOptions,
+    config: Path | None,
+    select: Sequence[str],
+    ignore: Sequence[str],
+) -> FreshRun:
+    """The same check in a process of its own."""
+    from headway.fix.fresh_run import FreshRun
+
+    given = {
+        "--max-steps": how.max_steps,
+        "--max-seconds": how.max_seconds,
+        "--amp-dtype": how.amp_dtype,
+        "--clip-grad-norm": how.max_norm,
+        "--config": None if config is None else config.absolute(),
+        "--select": ",".join(select) or None,
+        "--ignore": ",".join(ignore) or None,
+    }
+    words = [text for name, value in given.items() if value is not None for text in (name, value)]
+    if how.detect_anomaly is not None:
+        words.append("--detect-anomaly" if how.detect_anomaly else "--no-detect-anomaly")
+    words += ["--overfit"] if how.overfit else []
+    words += ["-m", target.module] if target.module is not None else [target.file]
+    ranks = int(os.environ.get("WORLD_SIZE") or 1)
+    return FreshRun("check", [*map(str, words)], target.argv, cwd=os.getcwd(), ranks=ranks)
+
+
+def _describe(again: FreshRun, target: Script) -> dict[str, Any]:
+    """What `headway fix REPORT.json` needs to run the check again."""
+    return {
+        "script": str(target.file),
+        "arguments": list(again.arguments),
+        "script_arguments": list(again.script_arguments),
+        "cwd": again.cwd,
+        "ranks": again.ranks,
+    }
+
+
+class StepLosses:
+    """Collects the loss of every step that was not skipped, and passes the records on."""
+
+    def __init__(self, then: Callable[[Record], None] | None) -> None:
+        self.rows: list[tuple[int, float]] = []
+        self._then = then
+
+    def __call__(self, record: Record) -> None:
+        if isinstance(record, StepRecord) and not record.held and "loss" in record.values:
+            self.rows.append((record.step, float(record.values["loss"])))
+        if self._then is not None:
+            self._then(record)
 
 
 def _step_lines(interval: int) -> Any:
@@ -154,12 +285,18 @@ def _step_lines(interval: int) -> Any:
 
 
 def _report_outcome(
-    done: CheckResult, target: Any, settings: Settings, form: str, *, verbose: bool
+    done: CheckResult,
+    target: Script,
+    settings: Settings,
+    form: str,
+    *,
+    verbose: bool,
+    more: Mapping[str, Any],
 ) -> int:
     if done.error is not None:
         show_crash(done.error)
     if is_first_rank():
-        _write_result(done, target, form, verbose=verbose)
+        _write_result(done, target, form, verbose=verbose, more=more)
         if done.unreached is not None and form != "text":
             print_message(str(done.unreached))
     if done.interrupted:
@@ -170,176 +307,29 @@ def _report_outcome(
     return UNREACHED if done.unreached is not None and not failed else int(failed)
 
 
-def _write_result(done: CheckResult, target: Any, form: str, *, verbose: bool) -> None:
+def _write_result(
+    done: CheckResult, target: Script, form: str, *, verbose: bool, more: Mapping[str, Any]
+) -> None:
     if form == "text":
         sys.stdout.flush()
-        write_check_page(done, verbose=verbose, next_command=_next_command(done, target))
+        write_check_page(done, verbose=verbose).next(_next_command(done, target))
         return
-    more = {"steps": done.steps, **done.tables}
+    more = {"steps": done.steps, **done.tables, **more}
     if done.unreached is not None:
         more["unreached"] = str(done.unreached)
     options.print_reports(form, [(Path(str(target)), done.report)], extra=more)
 
 
-def _next_command(done: CheckResult, target: Any) -> str:
+def _next_command(done: CheckResult, target: Script) -> str:
     causes = [cause for cause in done.report.causes if cause.root.severity >= 20]
+    if any(remedy.edits and remedy.safe for cause in causes for remedy in cause.root.remedies):
+        return f"headway check --fix {target.typed}{_given(target)}"
     if causes:
         return f"headway explain {causes[0].code}"
     if done.unreached is not None:
         return "headway check --help"
-    given = " ".join(map(shlex.quote, target.argv))
-    return f"headway run {target.typed}" + (f" -- {given}" if given else "")
+    return f"headway run {target.typed}{_given(target)}"
 
 
-SHOWN_OPTIMIZER_SETTINGS = ("lr", "weight_decay", "momentum", "betas", "eps")
-
-
-def write_check_page(done: CheckResult, *, verbose: bool, next_command: str) -> None:
-    """Print findings, model and optimizer tables, and the checklist."""
-    page = TerminalPage(sys.stdout)
-    if done.unreached is not None and not done.report.findings:
-        page.line("headway: ", ("nothing could be checked", "bold yellow"))
-        page.line(str(done.unreached), rest="  ")
-        page.next(next_command)
-        return
-    ReportPrinter(page, verbose=verbose).write(done.report, "headway")
-    if done.unreached is not None:
-        page.gap()
-        page.line(str(done.unreached), rest="  ")
-    _tables(page, done)
-    _checklist(page, done)
-    page.next(next_command)
-
-
-def _tables(page: TerminalPage, done: CheckResult) -> None:
-    inventory = done.tables.get("inventory")
-    if isinstance(inventory, Mapping):
-        page.gap()
-        page.line((_format_step_count(done), "dim"), rest="  ")
-        for model in inventory.get("models", ()):
-            _model(page, model)
-        for optimizer in inventory.get("optimizers", ()):
-            _optimizer(page, optimizer)
-    overfit = done.tables.get("overfit")
-    if isinstance(overfit, Mapping):
-        _overfit(page, overfit)
-    memory = done.tables.get("memory")
-    if isinstance(memory, Mapping):
-        _memory(page, memory)
-
-
-def _format_step_count(done: CheckResult) -> str:
-    import torch
-
-    from headway.torch_adapters.lost_device import device_is_lost
-
-    usable = torch.cuda.is_initialized() and not device_is_lost()
-    device = torch.cuda.get_device_name() if usable else "CPU"
-    ended = "stopped after" if done.stopped else "the script ended after"
-    return f"{ended} {plural(done.steps, 'step')}; torch {torch.__version__} on {device}"
-
-
-def _model(page: TerminalPage, model: Mapping[str, Any]) -> None:
-    frozen = model["parameters"] - model["trainable"]
-    page.line(
-        (f"{model['class']}", "bold"),
-        f"  {_number(model['parameters'])} parameters, "
-        f"{_number(model['trainable'])} trainable, {_number(frozen)} frozen; "
-        f"{_shares(model['dtypes'])} on {_shares(model['devices'])}",
-        rest="    ",
-    )
-    parts: Sequence[Mapping[str, Any]] = model["parts"]
-    width = max((len(part["name"]) for part in parts), default=0)
-    for part in parts[:12]:
-        state = _state(part)
-        page.line(f"{part['name']:<{width}}  {_number(part['parameters']):>7}  {state}", first="  ")
-    if len(parts) > 12 or model["parts_left_out"]:
-        page.line((f"and {len(parts) - 12 + model['parts_left_out']} more", "dim"), first="  ")
-
-
-def _state(part: Mapping[str, Any]) -> str:
-    if not part["trainable"]:
-        return "frozen"
-    if part["trainable"] == part["parameters"]:
-        return "trainable"
-    return f"{_number(part['trainable'])} trainable, the rest frozen"
-
-
-def _optimizer(page: TerminalPage, optimizer: Mapping[str, Any]) -> None:
-    for at, group in enumerate(optimizer["groups"]):
-        settings = ", ".join(
-            f"{name} {_setting(group[name])}" for name in SHOWN_OPTIMIZER_SETTINGS if name in group
-        )
-        page.line(
-            (f"{optimizer['class']} group {at}", "bold"),
-            f"  {_number(group['parameters'])} in {group['tensors']} tensors; {settings}",
-            rest="    ",
-        )
-
-
-def _memory(page: TerminalPage, memory: Mapping[str, Any]) -> None:
-    phases = memory.get("phases", {})
-    sizes = ", ".join(f"{name} {say_bytes(size)}" for name, size in phases.items())
-    what = "Peak device memory" if memory.get("kind") == "device-peak" else "Resident memory"
-    page.line((what, "bold"), f"  {sizes}", rest="    ")
-    epochs = memory.get("epochs", ())
-    if len(epochs) > 1:
-        shown = [say_bytes(size) for size in epochs]
-        if len(shown) > 8:
-            shown = [*shown[:4], "…", *shown[-3:]]
-        page.line((f"{what} by epoch", "bold"), f"  {', '.join(shown)}", rest="    ")
-
-
-def _overfit(page: TerminalPage, found: Mapping[str, Any]) -> None:
-    if "unavailable" in found:
-        text = str(found["unavailable"])
-    else:
-        outcome = "learned" if found.get("learned") else "not learned"
-        text = (
-            f"loss {say(found['start'], 4)} to {say(found['end'], 4)} in {found['steps']} steps "
-            f"on copies of the weights: {outcome}"
-        )
-    page.line(("Overfit one batch", "bold"), f"  {text}", rest="    ")
-
-
-def _checklist(page: TerminalPage, done: CheckResult) -> None:
-    """One line per family of checks; ticked only if it has no findings."""
-    not_run = {item.code for item in done.report.not_run}
-    worst: dict[str, Severity] = {}
-    for finding in done.report.findings:
-        family = finding.code[:3]
-        worst[family] = max(finding.severity, worst.get(family, Severity.INFO))
-    counts: dict[str, list[int]] = {}
-    for check in registry.all_checks():
-        ran, of = counts.setdefault(check.code[:3], [0, 0])
-        counts[check.code[:3]] = [ran + (check.code not in not_run), of + 1]
-    page.gap()
-    for family, (ran, of) in counts.items():
-        if family == "HD0":
-            continue
-        level = worst.get(family, Severity.INFO)
-        bad = level >= Severity.WARNING
-        mark = str(level) if bad else "good" if ran else "info"
-        style = SEVERITY_STYLES[str(level)] if bad else "green" if ran else "dim"
-        page.line(
-            (page.mark(mark), style),
-            f" {FAMILIES.get(family, family)}",
-            (f"  {ran} of {of} checks ran", "dim"),
-        )
-
-
-def _setting(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return "(" + ", ".join(_setting(item) for item in value) + ")"
-    return say(value, 4) if isinstance(value, (int, float)) else str(value)
-
-
-def _shares(counts: Mapping[str, int]) -> str:
-    return ", ".join(counts) if len(counts) < 4 else f"{len(counts)} kinds"
-
-
-def _number(count: int) -> str:
-    for limit, word in ((10**9, "B"), (10**6, "M"), (10**4, "K")):
-        if count >= limit:
-            return f"{count / (limit if word != 'K' else 1000):.1f}{word}"
-    return str(count)
+def _given(target: Script) -> str:
+    return f" -- {' '.join(map(shlex.quote, target.argv))}" if target.argv else ""

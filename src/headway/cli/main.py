@@ -13,6 +13,7 @@ from headway.cli.exit_codes import OutputClosed, run_to_exit_code
 COMMANDS = {
     "demo": "Watch a run fail and recover. Takes about a minute on a CPU.",
     "check": "Run a training script for a few steps and report problems.",
+    "fix": "Write the tested fix of an incident or a report into the source.",
     "run": "Run a training script under the guard, without changing it.",
     "diagnose": "Report what went wrong in a run, when and why.",
     "report": "Write a diagnosis with charts as a single HTML file.",

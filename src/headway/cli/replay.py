@@ -105,10 +105,16 @@ class ReplayCommandResult:
     metavar="MODULE:FUNCTION",
     help="Call a function, not a script: it returns (model, step); step(model, batch) is the loss.",
 )
+@click.option("--overlay", type=click.Path(path_type=Path), hidden=True)
 @options.output_format("text", "json")
 @click.argument("args", nargs=-1, metavar="[-- ARGS]")
 def command(
-    incident: Path, script: Path | None, call: str | None, form: str, args: tuple[str, ...]
+    incident: Path,
+    script: Path | None,
+    call: str | None,
+    overlay: Path | None,
+    form: str,
+    args: tuple[str, ...],
 ) -> int:
     """Re-run a captured incident: exit 1 if it reproduces, 0 if it is cured.
 
@@ -131,7 +137,10 @@ def command(
         # The script may change the working directory.
         capsule = replace(read_incident(incident), folder=incident.absolute())
     _require_data(capsule)
-    done = _call(capsule, call) if call else _run(capsule, _script(capsule, script, args))
+    from headway.fix.fresh_run import overlay_from
+
+    with overlay_from(overlay):
+        done = _call(capsule, call) if call else _run(capsule, _script(capsule, script, args))
     _require_verdict(done)
     if done.crash is not None:
         done.crash.show()

@@ -166,7 +166,15 @@ class Script:
                 with _prepend_sys_path(os.getcwd()):
                     return runpy.run_module(self.module, run_name="__main__", alter_sys=True)
             with _prepend_sys_path(str(self.file.parent)):
-                return runpy.run_path(str(self.file), run_name="__main__")
+                overlaid = _run_overlaid(str(self.file))
+                return overlaid or runpy.run_path(str(self.file), run_name="__main__")
+
+
+def _run_overlaid(file: str) -> dict[str, Any] | None:
+    """Run a script whose edited text only this process sees; None if it is not edited."""
+    from headway.torch_adapters.source_overlay import run_overlaid  # imports torch
+
+    return run_overlaid(file)
 
 
 @dataclass(frozen=True, slots=True)

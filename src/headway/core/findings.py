@@ -45,15 +45,53 @@ class Where:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceEdit:
+    """Replaces the characters from `start` up to `end` of a source file by `new`."""
+
+    file: str
+    start: int
+    end: int
+    new: str
+    sha256: str = ""
+    """Digest of the file that the positions refer to."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> SourceEdit | None:
+        """The edit that a log or a report contains; None if it is none."""
+        if not isinstance(data, Mapping) or set(data) != set(cls.__slots__):
+            return None
+        edit = cls(**data)
+        texts = all(isinstance(text, str) for text in (edit.file, edit.new, edit.sha256))
+        numbers = all(type(number) is int for number in (edit.start, edit.end))
+        return edit if texts and numbers and 0 <= edit.start <= edit.end else None
+
+
+@dataclass(frozen=True, slots=True)
 class Remedy:
     """Something to do. `tested`: it was tried on the failing step; `cured`: and worked."""
 
     text: str
     tested: bool = False
     cured: bool | None = None
+    edits: tuple[SourceEdit, ...] = ()
+    """The same as a change of the source, if it can be written as one."""
+    safe: bool = True
+    """Whether the edits leave the mathematics of the training as the user meant it."""
+    same_loss: bool = False
+    """Whether the edits promise that the loss of a healthy step does not change."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {"text": self.text, "tested": self.tested, "cured": self.cured}
+        return {
+            "text": self.text,
+            "tested": self.tested,
+            "cured": self.cured,
+            "edits": [edit.to_dict() for edit in self.edits],
+            "safe": self.safe,
+            "same_loss": self.same_loss,
+        }
 
 
 @dataclass(frozen=True, slots=True)

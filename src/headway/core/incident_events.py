@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headway.core.check import Check
-from headway.core.findings import Finding, Remedy, Where
+from headway.core.findings import Finding, Remedy, SourceEdit, Where
 from headway.core.records import EventRecord
 
 INCIDENT = "incident"
@@ -70,7 +70,13 @@ class IncidentSummary:
             text, tried = _text(trial.get("text")), trial.get("tried")
             if text:
                 tested = tried in ("cured", "not cured")
-                yield Remedy(text, tested=tested, cured=tried == "cured" if tested else None)
+                yield Remedy(
+                    text,
+                    tested=tested,
+                    cured=tried == "cured" if tested else None,
+                    edits=_edits(trial),
+                    same_loss=bool(_edits(trial)),
+                )
 
     def evidence(self) -> dict[str, Any]:
         """The evidence of the incident for a finding."""
@@ -170,6 +176,11 @@ def explain_finding(finding: Finding, incident: IncidentSummary, *, aloud: bool)
         evidence={**finding.evidence, **incident.evidence()},
         remedies=tuple(remedies),
     )
+
+
+def _edits(trial: Mapping[str, Any]) -> tuple[SourceEdit, ...]:
+    edits = [SourceEdit.from_dict(item) for item in _list(trial.get("edits"))]
+    return tuple(edit for edit in edits if edit is not None) if all(edits) else ()
 
 
 def _text(value: Any) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from headway.explain.explanation import Origin, Spike, Trial
+from headway.explain.explanation import Origin, Spike, Trial, Tried
 from headway.explain.failing_step import FailingStep, Outcome
 from headway.explain.remedies.base import Advice, StepRemedy
 from headway.explain.remedies.drop_samples import DropSamples, batch_size
@@ -89,18 +89,22 @@ def worth_bisecting(origin: Origin | None, spike: Spike | None, failing_step: Fa
 def judge_trial(remedy: StepRemedy, outcome: Outcome | None, limit: float | None) -> Trial:
     """The outcome of a remedy; None: the step was not run with it."""
     if remedy.why_not:
-        return Trial(remedy.key, remedy.text, "not tried", remedy.why_not)
+        return _trial(remedy, "not tried", remedy.why_not)
     if outcome is None:
-        return Trial(remedy.key, remedy.text, "not tried", "the limit on passes was reached")
+        return _trial(remedy, "not tried", "the limit on passes was reached")
     if not outcome.complete:
         why = f"the step could not be run with it: {outcome.error or 'it did not complete'}"
-        return Trial(remedy.key, remedy.text, "not tried", why)
+        return _trial(remedy, "not tried", why)
     if not remedy.engaged:
         why = "the step did not reach the code that it changes"
-        return Trial(remedy.key, remedy.text, "not tried", why)
+        return _trial(remedy, "not tried", why)
     if outcome.cured(limit):
-        return Trial(remedy.key, remedy.text, "cured")
-    return Trial(remedy.key, remedy.text, "not cured", _still_wrong(outcome, limit))
+        return _trial(remedy, "cured")
+    return _trial(remedy, "not cured", _still_wrong(outcome, limit))
+
+
+def _trial(remedy: StepRemedy, tried: Tried, why: str = "") -> Trial:
+    return Trial(remedy.key, remedy.text, tried, why, remedy.edits)
 
 
 def _still_wrong(outcome: Outcome, limit: float | None) -> str:

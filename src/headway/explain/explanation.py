@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from headway.core.findings import SourceEdit
 from headway.torch_adapters.frames import Location
 
 # The data: written to disk, rendered and compared.
@@ -82,6 +83,8 @@ class Trial:
     tried: Tried = "not tried"
     why: str = ""
     """Why it was not tried, or what is still wrong."""
+    edits: tuple[SourceEdit, ...] = ()
+    """The same as a change of the source, if it can be written as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,7 @@ class Explanation:
             **data,
             "origins": origins,
             "spike": None if spike is None else Spike(**_tuples(spike)),
-            "trials": tuple(Trial(**item) for item in data.get("trials", ())),
+            "trials": tuple(_read_trial(item) for item in data.get("trials", ())),
             "samples": tuple(data.get("samples", ())),
             "notes": tuple(data.get("notes", ())),
         }
@@ -170,6 +173,13 @@ class Explanation:
         if not all(isinstance(text, str) for text in _texts(explanation)):
             raise TypeError("a text field is not a string")
         return explanation
+
+
+def _read_trial(data: Mapping[str, Any]) -> Trial:
+    edits = tuple(SourceEdit.from_dict(item) for item in data.get("edits", ()))
+    if not all(edits):
+        raise ValueError("an edit of a remedy is damaged")
+    return Trial(**{**data, "edits": edits})
 
 
 def _read_origin(data: Mapping[str, Any]) -> Origin:

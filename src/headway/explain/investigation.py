@@ -236,7 +236,7 @@ class _Investigation:
             why_not = why_not or self._enough(tried, len(cured))
             if why_not:
                 if remedy is not None:
-                    trials.append(Trial(key, remedy.text, "not tried", why_not))
+                    trials.append(Trial(key, remedy.text, "not tried", why_not, remedy.edits))
                 continue
             tried += 1
             trial = yield from self._try_one(key, remedy)

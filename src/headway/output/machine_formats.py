@@ -9,7 +9,7 @@ from typing import Any
 
 from headway import registry
 from headway._version import __version__
-from headway.core.findings import Finding, Severity
+from headway.core.findings import Finding, Remedy, Severity
 from headway.core.numbers import encode_numbers
 from headway.output.display_text import clean
 from headway.output.view import ReportView
@@ -130,7 +130,23 @@ def _result(finding: Finding, rule: int, path: Path) -> dict[str, Any]:
         "message": {"text": step + clean(finding.message)},
         "locations": [_location(finding, path)],
     }
-    return result
+    fixes = [_sarif_fix(remedy) for remedy in finding.remedies if remedy.edits]
+    return {**result, "fixes": fixes} if fixes else result
+
+
+def _sarif_fix(remedy: Remedy) -> dict[str, Any]:
+    changes: dict[str, list[dict[str, Any]]] = {}
+    for edit in remedy.edits:
+        region = {"charOffset": edit.start, "charLength": edit.end - edit.start}
+        replacement = {"deletedRegion": region, "insertedContent": {"text": edit.new}}
+        changes.setdefault(_uri(edit.file), []).append(replacement)
+    return {
+        "description": {"text": clean(remedy.text)},
+        "artifactChanges": [
+            {"artifactLocation": {"uri": uri}, "replacements": those}
+            for uri, those in changes.items()
+        ],
+    }
 
 
 def _location(finding: Finding, path: Path) -> dict[str, Any]:

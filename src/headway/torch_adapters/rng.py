@@ -129,3 +129,11 @@ def restore(state: dict[str, Any]) -> None:
     if "cuda" in state and torch.cuda.is_available():
         for device in range(min(torch.cuda.device_count(), len(state["cuda"]))):
             torch.cuda.set_rng_state(state["cuda"][device], device)
+
+
+def seed_all(seed: int) -> None:
+    """Seed Python's, NumPy's and torch's generators."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed)

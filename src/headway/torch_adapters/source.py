@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import hashlib
 import io
+import itertools
 import linecache
+import os
+import re
 import tokenize
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from headway.core.findings import SourceEdit
 from headway.torch_adapters.frames import Location
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # The user's own line, rewritten for the text of a remedy.
 
@@ -23,6 +31,8 @@ Replacement = tuple[ast.AST, str]
 _OPERATORS = {ast.Div: "div", ast.Pow: "pow", ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul"}
 _LIBRARIES = {"torch", "F", "nn", "functional", "linalg", "special"}
 _SIMPLE = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +53,51 @@ class StatementCall:
         return next((self.keywords[name] for name in keywords if name in self.keywords), None)
 
 
-class Statement:
+Span = tuple[int, int, str]
+"""First character, the one after the last, and the text that replaces them."""
+
+
+class SourceText:
+    """Source code with the positions of its syntax tree as indices of characters."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        # Python ends lines at \r, \n or both only; str.splitlines knows more separators.
+        self._lines = [match[0] for match in _LINE.finditer(text)] or [""]
+        self._starts = list(itertools.accumulate(map(len, self._lines), initial=0))
+
+    def index(self, line: int, column: int) -> int:
+        """The index of a character; `column` counts the bytes of UTF-8, as syntax trees do."""
+        before = self._lines[line - 1].encode()[:column].decode(errors="ignore")
+        return self._starts[line - 1] + len(before)
+
+    def span(self, node: ast.AST) -> tuple[int, int]:
+        start = self.index(node.lineno, node.col_offset)  # type: ignore[attr-defined]
+        end = self.index(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
+        return start, end
+
+    def of(self, node: ast.AST) -> str:
+        """What the user wrote there."""
+        start, end = self.span(node)
+        return self.text[start:end]
+
+    def tight(self, node: ast.AST) -> str:
+        """The same, so that a method can be called on it."""
+        return self.of(node) if isinstance(node, _SIMPLE) else f"({self.of(node)})"
+
+    def replaced(self, spans: Iterable[Span]) -> str:
+        """The text after these replacements, which do not overlap."""
+        text = self.text
+        for start, end, new in sorted(spans, reverse=True):
+            text = text[:start] + new + text[end:]
+        return text
+
+
+class Statement(SourceText):
     """A statement that can be rewritten."""
 
     def __init__(self, text: str) -> None:
-        self.text = _without_comment(text.strip())
-        self._bytes = self.text.encode()
+        super().__init__(_without_comment(text.strip()))
         self._tree = _parsed(self.text)
 
     @property
@@ -60,38 +109,94 @@ class Statement:
         self, names: Collection[str], new: Callable[[StatementCall], Sequence[Replacement] | None]
     ) -> str | None:
         """The statement after every site of these names was changed; None where none could be."""
-        found: list[tuple[int, int, str]] = []
-        for node in [] if self._tree is None else ast.walk(self._tree):
+        found = self.replacements(names, new)
+        return None if found is None else self.replaced(found)
+
+    def replacements(
+        self, names: Collection[str], new: Callable[[StatementCall], Sequence[Replacement] | None]
+    ) -> list[Span] | None:
+        """What changes at the sites of these names; None where nothing can be changed."""
+        found: list[Span] = []
+        for node in self._nodes():
             site = _statement_call(node)
             if site is None or site.name not in names:
                 continue
             for target, text in new(site) or ():
-                found.append((*self._span(target), text))
-        found.sort(reverse=True)
-        starts = [start for start, _, _ in found]
-        overlap = any(end > starts[at] for at, (_, end, _) in enumerate(found[1:]))
-        if not found or overlap:
+                found.append((*self.span(target), text))
+        found.sort()
+        overlap = any(one[1] > other[0] for one, other in itertools.pairwise(found))
+        return None if not found or overlap else found
+
+    def _nodes(self) -> Iterator[ast.AST]:
+        return iter(()) if self._tree is None else ast.walk(self._tree)
+
+
+class FileStatement(Statement):
+    """A statement in its file: what changes in it is an edit of the file."""
+
+    def __init__(self, file: SourceFile, node: ast.stmt) -> None:
+        SourceText.__init__(self, file.text)
+        self._tree = self.node = node
+
+    def _nodes(self) -> Iterator[ast.AST]:
+        for name, value in ast.iter_fields(self.node):
+            if name in _BLOCKS:  # other statements
+                continue
+            for item in value if isinstance(value, list) else [value]:
+                if isinstance(item, ast.AST):
+                    yield from ast.walk(item)
+        yield self.node  # `x /= n`
+
+
+OVERLAID: dict[str, bytes] = {}
+"""Contents that files have for this process only; `source_overlay.py` sets them."""
+
+
+class SourceFile(SourceText):
+    """A Python file as it is on disk."""
+
+    def __init__(self, path: str, content: bytes) -> None:
+        """Raises SyntaxError or ValueError where it is not Python."""
+        self.path = path
+        self.sha256 = hashlib.sha256(content).hexdigest()
+        self.encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        super().__init__(content.decode(self.encoding))
+        self.tree = ast.parse(self.text)
+
+    @classmethod
+    def read(cls, path: str) -> Self | None:
+        """The file; None if it cannot be read or is not Python."""
+        try:
+            content = OVERLAID.get(os.path.abspath(path))
+            if content is None:
+                with open(path, "rb") as file:
+                    content = file.read()
+            return cls(path, content)
+        except (OSError, SyntaxError, ValueError):
             return None
-        changed = self._bytes
-        for start, end, text in found:
-            changed = changed[:start] + text.encode() + changed[end:]
-        return changed.decode()
 
-    def of(self, node: ast.AST) -> str:
-        """What the user wrote there."""
-        start, end = self._span(node)
-        return self._bytes[start:end].decode()
+    def statement_at(self, line: int) -> FileStatement | None:
+        """The innermost statement on a line."""
+        around = [
+            node
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.stmt) and node.lineno <= line <= _last_line_of_head(node)
+        ]
+        return FileStatement(self, around[-1]) if around else None
 
-    def tight(self, node: ast.AST) -> str:
-        """The same, so that a method can be called on it."""
-        return self.of(node) if isinstance(node, _SIMPLE) else f"({self.of(node)})"
+    def line(self, number: int) -> str:
+        """The text of a line; empty if there is none."""
+        return self._lines[number - 1] if 0 < number <= len(self._lines) else ""
 
-    def _span(self, node: ast.AST) -> tuple[int, int]:
-        lines = self._bytes.splitlines(keepends=True)
-        before = [sum(map(len, lines[:at])) for at in range(len(lines))]
-        start = before[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
-        end = before[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
-        return start, end
+    def edit(self, start: int, end: int, new: str) -> SourceEdit:
+        return SourceEdit(os.path.abspath(self.path), start, end, new, self.sha256)
+
+
+def _last_line_of_head(node: ast.stmt) -> int:
+    """The last line of a statement, without the statements it contains."""
+    body = getattr(node, "body", None)
+    last = node.end_lineno or node.lineno
+    return min(body[0].lineno - 1, last) if isinstance(body, list) and body else last
 
 
 def read_statement(place: Location | None) -> Statement:

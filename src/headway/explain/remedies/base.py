@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from headway.core.findings import SourceEdit
 from headway.explain.failing_step import FailingStep
 
 
@@ -29,6 +30,11 @@ class StepRemedy(ABC):
     @abstractmethod
     def text(self) -> str:
         """What to do, in the imperative and with the user's names."""
+
+    @property
+    def edits(self) -> tuple[SourceEdit, ...]:
+        """The same as a change of the source; empty if it cannot be written as one."""
+        return ()
 
     @property
     def engaged(self) -> bool:

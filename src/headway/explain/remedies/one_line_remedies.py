@@ -11,16 +11,23 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from headway.core.findings import SourceEdit
 from headway.explain.explanation import Origin
 from headway.explain.failing_step import FailingStep
 from headway.explain.remedies.base import StepRemedy
 from headway.explain.remedies.edits import edits_for
 from headway.explain.remedies.edits.call_edits import CallEdit
 from headway.torch_adapters.autocast_regions import AutocastSetting, change_regions, changed_regions
-from headway.torch_adapters.frames import Location, current_frame, is_internal_file, walk_callers
+from headway.torch_adapters.frames import (
+    Location,
+    current_frame,
+    is_installed_file,
+    is_internal_file,
+    walk_callers,
+)
 from headway.torch_adapters.modes import ReentrantFunctionMode, can_reenter, find_user_callback
 from headway.torch_adapters.runtime_state import run_eagerly
-from headway.torch_adapters.source import read_statement
+from headway.torch_adapters.source import SourceFile, read_statement
 
 # Adds an eps or a clamp at the user's line, from outside. The call is intercepted above autograd,
 # by its function and the user's line, so that backward changes too, as it would with an edit of
@@ -52,6 +59,21 @@ class GuardInput(StepRemedy):
         source = read_statement(self._place)
         texts = (guard.edited(source) for guard in self._met or self._guards)
         return next((text for text in texts if text is not None), None)
+
+    @property
+    def edits(self) -> tuple[SourceEdit, ...]:
+        """The same in the user's file; empty if the file is a library's, or has changed."""
+        if is_installed_file(self._place.file) or is_internal_file(self._place.file):
+            return ()
+        file = SourceFile.read(self._place.file)
+        if file is None or self._place.source.strip() not in file.line(self._place.line):
+            return ()
+        statement = file.statement_at(self._place.line)
+        for guard in self._met or self._guards:
+            found = None if statement is None else guard.replacements(statement)
+            if found is not None:
+                return tuple(file.edit(*span) for span in found)
+        return ()
 
     @property
     def text(self) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headway.explain.explanation import Operand, Origin
 from headway.explain.remedies.float32 import dtypes_of, involves_float16
-from headway.torch_adapters.source import Replacement, Statement, StatementCall
+from headway.torch_adapters.source import Replacement, Span, Statement, StatementCall
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -49,7 +49,12 @@ class CallEdit(ABC):
 
     def edited(self, source: Statement) -> str | None:
         """The changed line; None if the call is not found in it."""
-        return source.rewritten(self.names, lambda site: self.rewrite(source, site))
+        found = self.replacements(source)
+        return None if found is None else source.replaced(found)
+
+    def replacements(self, source: Statement) -> list[Span] | None:
+        """What changes in the line; None if the call is not found in it."""
+        return source.replacements(self.names, lambda site: self.rewrite(source, site))
 
     def rewrite(self, source: Statement, site: StatementCall) -> Sequence[Replacement] | None:
         """Replacements for one call of the line."""
@@ -179,8 +184,8 @@ class DivisionEdit(CallEdit):
             return None
         return [(subject, self._written(source.tight(subject), source.of(subject)))]
 
-    def edited(self, source: Statement) -> str | None:
-        return super().edited(source) if len(self._met) < 2 else None
+    def replacements(self, source: Statement) -> list[Span] | None:
+        return super().replacements(source) if len(self._met) < 2 else None
 
     def _written(self, subject: str, bare: str = "") -> str:
         if self._met == {"number"}:
