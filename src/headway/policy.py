@@ -156,6 +156,9 @@ class Policy:
     capture: str = "batch"
     """Data that an incident stores on disk: the `batch`, only the `guilty-rows`, or nothing
     (`off`)."""
+    hang_timeout: float = 0.0
+    """Seconds without progress after which a run that hangs is ended with exit status 124, so that
+    a launcher can start it again; 0: report the hang and keep waiting."""
 
     def __post_init__(self) -> None:
         for name in ("skips_in_a_row", "skips_per_window", "window", "grace", "cooldown"):
@@ -170,6 +173,10 @@ class Policy:
                 )
         if self.replays < 0 or self.replay_gap < 0:
             raise SettingsError("Policy(replays=…, replay_gap=…) must be at least 0")
+        if not self.hang_timeout >= 0:
+            raise SettingsError(
+                f"Policy(hang_timeout=…) must be at least 0: got {self.hang_timeout}"
+            )
         for name, words in _CHOICES:
             if getattr(self, name) not in words:
                 raise SettingsError(

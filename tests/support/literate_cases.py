@@ -10,7 +10,8 @@ A case is a `##` section with a `records` block and a `findings` and/or `not-run
     source: hf-trainer                   the header's source; `ranks: 2` how many decide together
     log: hf-trainer                      the same, of a finished log: its cadence is rows
     segment: @30                         a new segment begins at this step (a resume)
-    event: @5 action {"action": "skip"}  an event before step 5; likewise `setup: @0 topic {…}` and
+    event: @5 action {"action": "skip"}  an event before step 5; `event: @5 crash rank=1 {…}` that
+                                         of a rank; likewise `setup: @0 topic {…}` and
     tensor: @5 weight fc.weight {"nan": 3}    (stats; "facts", "dtype", "shape" may be among them)
 
     HD101 error @51 "loss is NaN"        code, severity, step, and words the message must hold
@@ -210,7 +211,8 @@ def _extra(kind: str, what: str, segment: int, seq: int, step: int) -> Record:
     data = json.loads(brace + body) if brace else {}
     names = words.split()
     if kind == "event":
-        return EventRecord(segment, seq, step, names[0], data)
+        rank = next((int(name[5:]) for name in names if name.startswith("rank=")), 0)
+        return EventRecord(segment, seq, step, names[0], data, rank=rank)
     if kind == "setup":
         return SetupRecord(segment, seq, names[0], data, step=step)
     shape = tuple(data.pop("shape", ()))

@@ -32,8 +32,8 @@ ALLOWED = {
     ("rerun/sandbox.py", "_instances"),  # the progress bars that tqdm has open
 }
 
-PUBLIC = {"_fields", "_replace", "_asdict"}
-"""Documented attributes of named tuples and syntax trees."""
+PUBLIC = {"_fields", "_replace", "_asdict", "_exit"}
+"""Documented attributes of named tuples and syntax trees, and `os._exit`."""
 TRICKS = {
     *("_getframe", "_current_frames", "currentframe", "f_back", "walk_stack", "setprofile"),
     *("settrace", "get_objects", "get_referrers", "get_referents", "string_at"),

@@ -162,7 +162,7 @@ class Guard:
             close=self.close,
         )
         self._observer = self._hooks.observer
-        self._ending = OpenRun(recorder, self._session.failure_moment)
+        self._ending = OpenRun(recorder, self._session.failure_moment, self._session.counter)
         # Dropped, or still open at exit: its record ends as that of a run that finished.
         self._at_exit = weakref.finalize(self, self._ending.finish)
         weakref.finalize(self, self._trackers.close)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -65,6 +66,8 @@ def _sampled_signals(sampling_plan: SamplingPlan) -> dict[str, Signal]:
 ALWAYS = ("grad_norm", "lr", "grads_carried", "grad_nonfinite_tensors", "step_time_s")
 """Measured at every step: where a record has no value, it is zero."""
 WITH_SCALER = ("loss_scale", "scaler_skipped")
+LOCK_SECONDS = 2.0
+"""Seconds that another thread waits for its turn to record."""
 
 
 @dataclass(slots=True)
@@ -112,9 +115,13 @@ class Recorder:
         """Called with every record, after the checks."""
         self.finding_listeners: list[Callable[[Finding], None]] = []
         """Called with every finding that this rank reports."""
+        self.end_listeners: list[Callable[[str, int], None]] = []
+        """Called with the status and the number of steps when the end was written."""
         self.ending = RunEnding()
         self._closed = False
         self._header_due = True
+        self._lock = threading.RLock()
+        """Held while a record is numbered and written: the watchdog records from its own thread."""
         self._seq = 0
         self._rank = rank
         # Ranks that decide together record the same steps: their number is that of rank 0.
@@ -140,6 +147,11 @@ class Recorder:
             else HeartbeatWriter.open(self.writer.path, rank=rank, segment=self._segment)
         )
 
+    @property
+    def segment(self) -> int:
+        """The segment that is being written."""
+        return self._segment
+
     def begin_segment(self) -> None:
         """Start another segment of the run, after a resume or with a new optimizer."""
         self._segment += 1
@@ -160,19 +172,33 @@ class Recorder:
 
     def setup(self, step: int, topic: str, facts: Mapping[str, Any]) -> None:
         """Record facts about the setup."""
-        self._emit(
-            SetupRecord(self._segment, self._next(), topic, facts, step=step, rank=self._shown_rank)
-        )
+        with self._lock:
+            number, rank = self._next(), self._shown_rank
+            self._emit(SetupRecord(self._segment, number, topic, facts, step=step, rank=rank))
 
     def tensor(self, step: int, name: str, role: str, **about: Any) -> None:
         """Record the state of a tensor."""
         about["rank"] = self._rank
-        self._emit(TensorRecord(self._segment, self._next(), step, name, role, **about), now=True)
+        with self._lock:
+            record = TensorRecord(self._segment, self._next(), step, name, role, **about)
+            self._emit(record, now=True)
 
     def event(self, step: int, kind: str, data: Mapping[str, Any]) -> None:
         """Record an event."""
-        event = EventRecord(self._segment, self._next(), step, kind, data, rank=self._rank)
-        self._emit(event, now=True)
+        with self._lock:
+            event = EventRecord(self._segment, self._next(), step, kind, data, rank=self._rank)
+            self._emit(event, now=True)
+
+    def event_from_thread(self, step: int, kind: str, data: Mapping[str, Any]) -> None:
+        """Record an event from another thread than the one that trains.
+
+        Not recorded where the training thread hangs within a write to the run directory.
+        """
+        if self._lock.acquire(timeout=LOCK_SECONDS):
+            try:
+                self.event(step, kind, data)
+            finally:
+                self._lock.release()
 
     def step(
         self,
@@ -184,10 +210,11 @@ class Recorder:
     ) -> None:
         """Record the numbers of a step."""
         self.declare([name for name in (*values, *columns) if name not in self._signals])
-        record = StepRecord(
-            self._segment, self._next(), step, values, columns, held=held, rank=self._shown_rank
-        )
-        self._emit(record, now=held)
+        with self._lock:
+            record = StepRecord(
+                self._segment, self._next(), step, values, columns, held=held, rank=self._shown_rank
+            )
+            self._emit(record, now=held)
 
     def ladder(self, optimizer: str = "") -> Ladder:
         """How far an optimizer has escalated. Each optimizer has its own ladder."""
@@ -239,6 +266,8 @@ class Recorder:
         if self.writer:
             self.writer.close()
         self.heartbeat.end(self.ending.status)
+        for listener in self.end_listeners:
+            listener(self.ending.status, step)
 
     def flush(self) -> None:
         """Write everything to disk."""

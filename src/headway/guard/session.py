@@ -24,6 +24,7 @@ from headway.guard.brake.adaptive_clipper import AdaptiveClippers
 from headway.guard.brake.clip_rules import AdaptiveClip
 from headway.guard.endings.device_assert import HostInputs
 from headway.guard.endings.failure import FailureMoment
+from headway.guard.endings.hang_watch import watch_session
 from headway.guard.measure.parameter_index import StateInspector
 from headway.guard.measure.sampling import SamplingPlan
 from headway.guard.measure.step_measure import HostReadings
@@ -184,6 +185,7 @@ class Session:
         self.inspection.at_start()
         if policy.avoid_bad_batches and writer is not None:
             self.quarantine.read_back(writer.path / "events.jsonl")
+        self.watchdog = watch_session(self, notices)
 
     @property
     def optimizer_steps(self) -> Mapping[int, OptimizerStep]:
@@ -231,6 +233,7 @@ class Session:
 
     def rest(self) -> None:
         """Switch off what is still on."""
+        self.watchdog.stop()
         self.retention.close()
         self.leak_tracer.close()
         if self.split_forward is not None:

@@ -141,6 +141,15 @@ class StepMachine:
         return self._state if self._rerun.sandbox is None else StepState.RERUNNING
 
     @property
+    def progress(self) -> tuple[int, StepState, int]:
+        """Changes with every batch, backward pass and step; for the watchdog's thread."""
+        try:
+            position = self._batches[-1].position
+        except IndexError:  # no batch, or cleared just now by the thread that trains
+            position = -1
+        return (self.counter.made, self._state, position)
+
+    @property
     def in_body(self) -> bool:
         """Whether an optimizer has stepped and the loop body is not complete yet.
 
@@ -209,8 +218,9 @@ class StepMachine:
         self._heartbeat.enter(BACKWARD)
         if self._origins is not None and self._ranks is not None:
             self._origins.install()
-            if self._origins.uneven:
+            if self._origins.uneven and self._ranks.off != UNEVEN:
                 self._ranks.off = UNEVEN
+                self._recorder.event(self.counter.made, "uneven", {})
         self._retention.forward_over()
         for step in self.optimizer_steps.values():
             step.backward_begins()

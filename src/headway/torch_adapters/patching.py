@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -194,6 +195,9 @@ def _watch_backward(original: Any) -> Any:
         _depth += 1
         try:
             result = original(tensors, grad_tensors, *args, **kwargs)
+        except RuntimeError as error:
+            _restore_message(error)
+            raise
         finally:
             _depth -= 1
         if _depth == 0:
@@ -202,6 +206,24 @@ def _watch_backward(original: Any) -> Any:
         return result
 
     return backward
+
+
+_CALLBACK = re.compile(
+    r"^Got the following error when running the callback: RuntimeError: (.*?)\s*\n\s*At:\n"
+    r"[^\n]*headway[^\n]*local_gradients\.py",
+    re.DOTALL,
+)
+
+
+def _restore_message(error: RuntimeError) -> None:
+    """The message that the error would have without our communication hook.
+
+    A reduction fails when another rank is lost; torch then names the callback that was waiting for
+    it, which is ours and innocent.
+    """
+    match = _CALLBACK.match(str(error))
+    if match is not None:
+        error.args = (match[1],)
 
 
 def _scalars(tensors: Any) -> Sequence[Tensor]:

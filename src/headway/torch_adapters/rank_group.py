@@ -204,6 +204,11 @@ def chosen_by_rank_zero(key: str, own: str) -> str:
     return chosen
 
 
+def world_size() -> int:
+    """The number of processes that this one could exchange collectives with, itself included."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
 def find_replicas(models: Sequence[nn.Module]) -> list[nn.parallel.DistributedDataParallel]:
     """The DistributedDataParallel in or around these models."""
     kind = nn.parallel.DistributedDataParallel

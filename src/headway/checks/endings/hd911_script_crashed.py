@@ -42,7 +42,7 @@ class ScriptCrashed(Check):
     severity = Severity.ERROR
     summary = "an exception ended the script"
     needs = Needs(signals=(ENDING,), kinds=(EventRecord,), events=(CRASH,))
-    explains = ()
+    explains = ("HD608",)
     ends_run = True
 
     def observe(self, record: EventRecord) -> Iterable[Finding]:

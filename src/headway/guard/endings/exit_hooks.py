@@ -19,6 +19,7 @@ from typing import Any
 
 from headway.guard.endings.failure import FailureMoment, record_failure
 from headway.guard.recorder import Recorder
+from headway.guard.step_outcomes import StepCounter
 
 _open: weakref.WeakSet[OpenRun] = weakref.WeakSet()
 _previous: list[Any] = []
@@ -28,16 +29,26 @@ _previous: list[Any] = []
 class OpenRun:
     """A run whose end has not been recorded yet."""
 
-    def __init__(self, recorder: Recorder, moment: Callable[[], FailureMoment]) -> None:
-        """`moment` describes what the training is doing now."""
+    def __init__(
+        self, recorder: Recorder, moment: Callable[[], FailureMoment], counter: StepCounter
+    ) -> None:
+        """`moment` is a method that describes what the training is doing now.
+
+        Its object is not kept alive: a guard that is dropped must not keep its model in memory.
+        """
         self._recorder = recorder
-        self._moment = moment
+        self._method = weakref.WeakMethod(moment)
+        self._counter = counter
         self._pid = os.getpid()
         self._thread = threading.get_ident()
         _open.add(self)
         _install()
         if multiprocessing.parent_process() is not None:
             util.Finalize(self, _end_child, args=(weakref.ref(self),), exitpriority=100)
+
+    def _moment(self) -> FailureMoment:
+        describe = self._method()
+        return FailureMoment(steps=self._counter.made) if describe is None else describe()
 
     def record(self, error: BaseException, *, thread: str | None = None) -> None:
         """An exception leaves the code that trains."""

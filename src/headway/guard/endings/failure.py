@@ -111,6 +111,7 @@ Recognised: TypeAlias = tuple[str, dict[str, Any]]
 """The kind of an event and its facts."""
 Recogniser: TypeAlias = Callable[[Failure], "Recognised | None"]
 RECOGNISERS: list[str] = [
+    "headway.guard.endings.lost_rank:recognise_lost_rank",
     "headway.guard.endings.device_assert:recognise_device_assert",
     "headway.guard.endings.out_of_memory:recognise_out_of_memory",
 ]

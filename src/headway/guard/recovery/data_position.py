@@ -66,6 +66,11 @@ class DataPosition:
         self._open[number] = one
         return number, one
 
+    @property
+    def in_pass(self) -> bool:
+        """Whether a pass is open, or none was ever begun: then loops are not known."""
+        return bool(self._open) or not self._begun
+
     def end(self, number: int) -> None:
         """End a pass, at its last batch or because the loop left it."""
         self._open.pop(number, None)

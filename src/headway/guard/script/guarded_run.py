@@ -15,6 +15,7 @@ from headway.guard.script.launcher import ScriptLauncher, children_seconds
 from headway.policy import Action, Policy
 from headway.report import Report
 from headway.torch_adapters import live_objects
+from headway.torch_adapters.process_state.flight_recorder import request_recording
 
 MIN_CHILD_SECONDS = 0.5
 """Processor time of child processes above which they are assumed to train."""
@@ -102,6 +103,7 @@ def run_guarded(
     max_norm: float | None = None,
 ) -> GuardedRunResult:
     """Run the work under a guard; the result contains whatever it raises."""
+    request_recording()
     launch = ScriptLauncher(
         settings=settings,
         policy=Policy.from_mapping(settings.policy),

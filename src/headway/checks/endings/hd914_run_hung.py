@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.core.check import Check, Needs
+from headway.core.ending_facts import END, ENDING, HANG, EndFacts
+from headway.core.findings import Finding, Severity, Where
+from headway.core.hang_facts import HangFacts, RankPosition, say_positions
+from headway.core.records import EventRecord, Moment, record_at
+
+
+class RunHung(Check):
+    """The run stopped making progress and did not continue.
+
+    ## What it checks
+    Whether the time without progress is far longer than the run's own longest pause, on all ranks
+    at once. It names the line at which every rank stands and, where ranks differ, the rank that the
+    others wait for.
+
+    ## Why it matters
+    A hang raises no error: schedulers and restart policies see a healthy process and the GPUs stay
+    reserved until somebody looks. PyTorch's own timeout ends the waiting ranks after 10 or 30
+    minutes and names only the collective in which they waited.
+
+    ## How it is measured
+    A thread in each rank looks once a second. Batches, backward passes and steps are progress, and
+    so are processor time, disk traffic and worker processes that compute. The limit is three times
+    the longest pause of the run plus 3 seconds, and at least 6 seconds. Then every rank writes its
+    stacks and its latest collectives into the run directory, and they are compared.
+
+    ## False alarms
+    A long evaluation, a save or a compilation uses the processor or the disk and is no hang. Ranks
+    that wait for a rank that works do not hang either. Before the third step the limit is 5
+    minutes. Time in a debugger, in a suspended process or after the loop does not count. If the run
+    continues, the pause was not a hang and nothing is reported.
+
+    ## What to do
+    Look at the line of the named rank. `Policy(hang_timeout=600)` ends a hung run with exit status
+    124, so that `torchrun --max-restarts`, Slurm or Kubernetes can start it again.
+
+    ## References
+    PyTorch, "Flight Recorder for Debugging Stuck Jobs".
+    """
+
+    code = "HD914"
+    name = "run-hung"
+    severity = Severity.ERROR
+    summary = "no progress for far longer than the run's longest pause"
+    needs = Needs(signals=(ENDING,), kinds=(EventRecord,), events=(HANG, END))
+    explains = ("HD911", "HD913", "HD915")
+    ends_run = True
+
+    def start(self) -> None:
+        self.moment: Moment | None = None
+        self.data: dict[str, object] = {}
+
+    def observe(self, record: EventRecord) -> Iterable[Finding]:
+        if record.kind == END:
+            if EndFacts.of_event(record).status in (None, "finished"):
+                self._clear(record.segment)
+            return
+        facts = HangFacts.of_event(record)
+        if facts.over:
+            self.moment = None
+            return
+        if facts.timed_out and self.moment is None and self.data:
+            return  # reported by another rank already
+        self.moment = (record.segment, record.seq, record.step, record.rank)
+        self.data = dict(record.data)
+        if facts.timed_out:
+            yield from self.finish()
+            self.moment = None
+
+    def _clear(self, segment: int) -> None:
+        """This segment ended well; a hang of an earlier one remains."""
+        if self.moment is not None and self.moment[0] == segment:
+            self.moment = None
+
+    def finish(self) -> Iterable[Finding]:
+        if self.moment is None:
+            return
+        facts = HangFacts.read(self.data)
+        culprit = _find_culprit(facts)
+        several = len(facts.ranks) > 1
+        where = culprit.place.where() if culprit is not None else Where()
+        rank = culprit.rank if culprit is not None and several else None
+        ended = "; the process was ended by hang_timeout" if facts.timed_out else ""
+        subject = "no rank made progress" if several else "no progress"
+        alone = str(culprit).removeprefix("rank 0 ") if culprit is not None else ""
+        position = say_positions(facts.ranks) if several else f"the training {alone}"
+        yield self.find(
+            record_at(self.moment),
+            f"{subject} for {facts.idle_s or 0:.0f} s (longest pause before: "
+            f"{facts.usual_s or 0:.0f} s){ended}. {_capital(position)}",
+            where=Where(where.file, where.line, where.function, rank=rank),
+            remedies=_remedies(facts, culprit),
+            idle_s=facts.idle_s,
+            usual_s=facts.usual_s,
+            ranks=[str(item) for item in facts.ranks],
+            suspects=[int(number) for number in facts.suspects],
+            stack=culprit.stack if culprit is not None else [],
+            threads=culprit.threads if culprit is not None else [],
+            not_heard=facts.unheard,
+        )
+
+
+def _find_culprit(facts: HangFacts) -> RankPosition | None:
+    """The rank to look at: the first that the others wait for."""
+    named = [item for item in facts.ranks if item.number in facts.suspects]
+    return next(iter([*named, *facts.ranks]), None)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _remedies(facts: HangFacts, culprit: RankPosition | None) -> list[str]:
+    found = []
+    if culprit is not None and culprit.within == "a DataLoader worker":
+        found.append(
+            "A DataLoader worker is stuck: look at what the data set reads, pass `timeout=60` to "
+            "the DataLoader to get an error instead, and try `num_workers=0`."
+        )
+    elif culprit is not None and culprit.number in facts.suspects and len(facts.ranks) > 1:
+        found.append(f"Find out why rank {culprit.number} does not get past this line.")
+    elif culprit is not None and culprit.waits:
+        found.append(
+            "All ranks wait in the same collective: look for a network or device fault, with "
+            "`TORCH_DISTRIBUTED_DEBUG=DETAIL` and the backend's own log."
+        )
+    if not facts.timed_out:
+        found.append(
+            "`Policy(hang_timeout=600)` ends a hung run with status 124, so that a launcher can "
+            "start it again."
+        )
+    return found

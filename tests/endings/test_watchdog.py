@@ -1,0 +1,277 @@
+"""The watchdog reports a standstill, and nothing that only looks like one."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import headway
+from headway.guard.endings import process_activity, watchdog
+from headway.guard.endings.rank_board import RankBoard
+from headway.guard.endings.watchdog import LEAST_S, LOOK_S, Watchdog, WatchedRun
+from headway.output.notices import Notices
+from headway.rundir.heartbeat import read_heartbeat
+
+
+@dataclass
+class Clockwork:
+    """A run whose progress and clock the test moves by hand."""
+
+    token: Hashable = 0
+    steps: int = 100
+    looping: bool = True
+    busy: bool = False
+    now: float = 1000.0
+    events: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+
+    def watch(self, **more: Any) -> Watchdog:
+        run = WatchedRun(
+            progress=lambda: self.token,
+            step=lambda: self.steps,
+            in_loop=lambda: self.looping,
+            event=lambda step, kind, data: self.events.append((kind, data)),
+            flush=lambda: None,
+        )
+        found = Watchdog(run, notices=Notices(), **more)
+        for _ in range(5):
+            self.progress(found)
+        return found
+
+    def progress(self, dog: Watchdog) -> None:
+        self.steps += 1
+        self.token = self.steps
+        self.pass_time(dog, LOOK_S)
+
+    def pass_time(self, dog: Watchdog, seconds: float) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            self.now += LOOK_S
+            assert dog.look()
+
+    @property
+    def kinds(self) -> list[str]:
+        return [kind for kind, _ in self.events]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Clockwork:
+    made = Clockwork()
+    monkeypatch.setattr(watchdog.time, "monotonic", lambda: made.now)
+    monkeypatch.setattr(process_activity.ProcessActivity, "look", lambda self: made.busy)
+    return made
+
+
+@pytest.fixture
+def standing() -> Iterator[Callable[[], int]]:
+    """Starts a thread that waits in code of the user's; returns its ident."""
+    release = threading.Event()
+    started: list[threading.Thread] = []
+
+    def start() -> int:
+        thread = threading.Thread(target=lambda: release.wait(), daemon=True)
+        thread.start()
+        started.append(thread)
+        assert thread.ident is not None
+        return thread.ident
+
+    yield start
+    release.set()
+    for thread in started:
+        thread.join()
+
+
+def watched(run: Clockwork, ident: int, **more: Any) -> Watchdog:
+    dog = run.watch(**more)
+    dog.follow(ident)
+    return dog
+
+
+def test_a_standstill_is_reported_once_with_its_line(
+    run: Clockwork, standing: Callable[[], int]
+) -> None:
+    dog = watched(run, standing())
+    run.pass_time(dog, LEAST_S - 1)
+    assert run.kinds == []
+    run.pass_time(dog, 60)
+    assert run.kinds == ["hang"]
+    facts = run.events[0][1]
+    (rank,) = facts["ranks"]
+    assert rank["place"]["file"] == __file__
+    assert rank["within"] == "a lock or a thread"
+    assert facts["idle_s"] <= 3 * facts["usual_s"] + 10
+
+
+def test_progress_after_it_takes_it_back(run: Clockwork, standing: Callable[[], int]) -> None:
+    dog = watched(run, standing())
+    run.pass_time(dog, 20)
+    run.progress(dog)
+    assert [data.get("over", False) for _, data in run.events] == [False, True]
+    run.pass_time(dog, 40)  # the limit is now three times the pause of 20 seconds
+    assert len(run.events) == 2
+    run.pass_time(dog, 40)
+    assert len(run.events) == 3
+
+
+def test_activity_is_progress(run: Clockwork, standing: Callable[[], int]) -> None:
+    dog = watched(run, standing())
+    run.busy = True
+    run.pass_time(dog, 600)
+    assert run.kinds == []
+    run.busy = False
+    run.pass_time(dog, LEAST_S + 1)
+    assert run.kinds == ["hang"]
+
+
+def test_the_time_of_a_suspended_process_does_not_count(
+    run: Clockwork, standing: Callable[[], int]
+) -> None:
+    dog = watched(run, standing())
+    run.now += 3600
+    dog.look()
+    assert run.kinds == []
+
+
+def test_before_the_third_step_there_is_no_usual_pause(
+    run: Clockwork, standing: Callable[[], int]
+) -> None:
+    dog = Watchdog(run.watch()._run, notices=Notices())
+    dog.follow(standing())
+    run.pass_time(dog, 200)
+    assert run.kinds == []
+    run.pass_time(dog, 200)
+    assert run.kinds == ["hang"]
+
+
+def test_after_the_loop_only_a_collective_can_hang(
+    run: Clockwork, standing: Callable[[], int]
+) -> None:
+    dog = watched(run, standing())
+    run.looping = False
+    run.pass_time(dog, 600)
+    assert run.kinds == []
+
+
+def test_a_thread_without_code_of_the_user_is_idle(run: Clockwork) -> None:
+    idle = threading.Thread(target=threading.Event().wait, daemon=True)  # as a notebook's kernel
+    idle.start()
+    assert idle.ident is not None
+    dog = watched(run, idle.ident)
+    run.pass_time(dog, 600)
+    assert run.kinds == []
+
+
+def test_hang_timeout_ends_the_process(
+    run: Clockwork, standing: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[int] = []
+    monkeypatch.setattr(watchdog.os, "_exit", left.append)
+    dog = watched(run, standing(), hang_timeout=30.0)
+    run.pass_time(dog, 29)
+    assert left == []
+    run.pass_time(dog, 2)
+    assert left[0] == watchdog.HUNG_STATUS
+    assert run.events[-1][1]["timed_out"] is True
+
+
+def test_a_rank_that_works_excuses_the_one_that_waits(
+    run: Clockwork, standing: Callable[[], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RankBoard, "wait_for_answers", _answer("active"))
+    dog = watched(run, standing(), size=2, board=RankBoard(tmp_path, 0, 0, 2))
+    run.pass_time(dog, 300)
+    assert run.kinds == []
+    monkeypatch.setattr(RankBoard, "wait_for_answers", _answer("stopped"))
+    run.pass_time(dog, 300)
+    assert run.kinds == []
+
+
+def test_ranks_that_cannot_be_heard_get_more_time(
+    run: Clockwork, standing: Callable[[], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RankBoard, "wait_for_answers", _answer("silent"))
+    dog = watched(run, standing(), size=2, board=RankBoard(tmp_path, 0, 0, 2))
+    run.pass_time(dog, watchdog.UNHEARD_S - 2)
+    assert run.kinds == []
+    run.pass_time(dog, 4)
+    assert run.kinds[0] == "hang"
+    assert run.events[0][1]["unheard"] == ["not there"]
+
+
+def _answer(state: str) -> Any:
+    other = {"rank": 1, "state": state, "why": "not there"}
+    return lambda self, asked, seconds: {1: other}
+
+
+def test_a_rank_that_died_is_named(
+    run: Clockwork, standing: Callable[[], int], tmp_path: Path
+) -> None:
+    other = RankBoard(tmp_path, 0, 1, 2)
+    other._who.update(pid=2**22 + 1, started=5)  # no process has this number
+    other.announce()
+    os.utime(tmp_path / "watch" / "segment0" / "rank1.json", (1, 1))
+    board = RankBoard(tmp_path, 0, 0, 2)
+    dog = watched(run, standing(), size=2, board=board)
+    run.pass_time(dog, 10)
+    assert run.kinds == ["hang", "rank-lost"]
+    (lost,) = run.events[1][1]["lost"]
+    assert (lost["rank"], lost["state"]) == (1, "dead")
+
+
+def test_a_board_of_another_start_is_not_read(tmp_path: Path) -> None:
+    RankBoard(tmp_path, 0, 1, 2).announce("ended", why="ended in good order")
+    assert RankBoard(tmp_path, 1, 0, 2).look_at(1)["state"] == "silent"
+    assert RankBoard(tmp_path, 0, 0, 2).look_at(1)["state"] == "ended"
+
+
+def test_a_process_that_computes_is_active() -> None:
+    activity = process_activity.ProcessActivity(threading.get_ident())
+    assert not activity.look()
+    until = time.monotonic() + 0.3
+    while time.monotonic() < until:
+        sum(range(1000))
+    assert activity.look()
+
+
+def test_a_guard_writes_the_line_to_the_heartbeat_and_leaves_no_thread(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    guard = headway.Guard(model, optimizer, run_dir=tmp_path)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        known = read_heartbeat(tmp_path, 0)
+        if known is not None and known.sample:
+            break
+        time.sleep(0.05)
+    assert known is not None
+    assert (known.sample["file"], known.pid) == (__file__, os.getpid())
+    assert known.sample["rss_bytes"] > 0
+    guard.close()
+    while _watchdogs() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _watchdogs()
+
+
+def test_a_guard_that_was_dropped_is_not_kept_alive_by_its_watchdog() -> None:
+    model = nn.Linear(2, 1)
+    guard = headway.Guard(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    dog = guard._session.watchdog
+    del guard
+    gc.collect()
+    deadline = time.monotonic() + 30
+    while dog._thread.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not dog._thread.is_alive()
+
+
+def _watchdogs() -> list[str]:
+    return [item.name for item in threading.enumerate() if item.name == "headway-watchdog"]
