@@ -1,0 +1,43 @@
+"""Loop: for loader. Fault: log negative, in the forward pass; ops: log."""
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def make_data():
+    torch.manual_seed(1)
+    x = torch.randn(48, 6)
+    y = x[:, :1] * 0.5 + 0.1 * torch.randn(48, 1)
+    return x, y
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.ReLU())
+        self.head = nn.Linear(16, 1)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def compute_loss(net, x, y):
+    rate = net(x) - 0.8
+    deviance = rate.exp() - y * torch.log(rate)  # <- origin
+    return deviance.mean()
+
+
+def main():
+    x, y = make_data()
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+    for xb, yb in DataLoader(TensorDataset(x, y), batch_size=8):
+        loss = compute_loss(net, xb, yb)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Loop: comprehension. Fault: recurrence, in the forward pass; ops: linear add."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def make_data():
+    torch.manual_seed(6)
+    x = torch.randn(48, 6)
+    y = x[:, :1] * 0.5 + 0.1 * torch.randn(48, 1)
+    return x, y
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inp = nn.Linear(1, 12)
+        self.rec = nn.Linear(12, 12)
+        nn.init.orthogonal_(self.rec.weight, gain=40.0)
+        self.head = nn.Linear(12, 1)
+
+    def forward(self, x):
+        h = torch.zeros(len(x), 12)
+        for _ in range(5):
+            for t in range(x.shape[1]):
+                h = self.inp(x[:, t : t + 1]) + self.rec(h)  # <- origin
+        return self.head(h)
+
+
+def compute_loss(net, x, y):
+    return F.mse_loss(net(x), y)
+
+
+class Learner:
+    def __init__(self):
+        x, y = make_data()
+        self.loader = DataLoader(TensorDataset(x, y), batch_size=8)
+        self.net = Net()
+        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=1e-3)
+
+    def step(self, xb, yb):
+        self.optimizer.zero_grad()
+        loss = compute_loss(self.net, xb, yb)
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+    def fit(self):
+        return [self.step(*batch) for batch in self.loader]
+
+
+def main():
+    Learner().fit()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Loop: recursion. Fault: variance eps, in the forward pass; ops: rsqrt mul."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def make_data():
+    torch.manual_seed(13)
+    x = torch.randn(48, 6)
+    y = x[:, :1] * 0.5 + 0.1 * torch.randn(48, 1)
+    return x, y
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(6, 16)
+        self.head = nn.Linear(16, 1)
+
+    def forward(self, x):
+        h = self.body(x)
+        flat = h.mean(dim=1, keepdim=True).expand_as(h)
+        centred = flat - flat.mean(dim=1, keepdim=True)
+        h = h + centred * flat.var(dim=1, keepdim=True).rsqrt()  # <- origin
+        return self.head(h)
+
+
+def compute_loss(net, x, y):
+    return F.mse_loss(net(x), y)
+
+
+def descend(net, optimizer, batches, done=0):
+    if done == 6:
+        return done
+    xb, yb = batches[done]
+    optimizer.zero_grad()
+    compute_loss(net, xb, yb).backward()
+    optimizer.step()
+    return descend(net, optimizer, batches, done + 1)
+
+
+def main():
+    x, y = make_data()
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+    descend(net, optimizer, list(zip(x.split(8), y.split(8))))
+
+
+if __name__ == "__main__":
+    main()

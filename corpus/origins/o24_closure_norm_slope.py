@@ -1,0 +1,49 @@
+"""Loop: closure. Fault: norm slope, in the backward pass; ops: pow."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def make_data():
+    torch.manual_seed(24)
+    x = torch.randn(48, 6)
+    y = x[:, :1] * 0.5 + 0.1 * torch.randn(48, 1)
+    return x, y
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.ReLU())
+        self.head = nn.Linear(16, 1)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def compute_loss(net, x, y):
+    out = net(x)
+    residual = (out - out.detach()).square().sum(dim=1)
+    penalty = residual.pow(0.5)  # <- origin
+    return F.mse_loss(out, y) + penalty.mean()
+
+
+def main():
+    x, y = make_data()
+    net = Net()
+    optimizer = torch.optim.LBFGS(net.parameters(), lr=0.1, max_iter=2)
+    for xb, yb in DataLoader(TensorDataset(x, y), batch_size=8):
+
+        def closure(xb=xb, yb=yb):
+            optimizer.zero_grad()
+            loss = compute_loss(net, xb, yb)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+
+if __name__ == "__main__":
+    main()

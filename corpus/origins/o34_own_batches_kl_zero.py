@@ -1,0 +1,49 @@
+"""Loop: own batches. Fault: kl zero, in the forward pass; ops: log."""
+
+import torch
+from torch import nn
+
+
+def make_data():
+    torch.manual_seed(34)
+    x = torch.randn(48, 6)
+    y = x[:, :1] * 0.5 + 0.1 * torch.randn(48, 1)
+    return x, y
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.ReLU())
+        self.head = nn.Linear(16, 1)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def compute_loss(net, x, y):
+    p = torch.softmax(net(x) * torch.tensor([[1.0, 900.0]]), dim=1)
+    q = torch.full_like(p, 0.5)
+    return (q * (q.log() - p.log())).sum(dim=1).mean()  # <- origin
+
+
+def get_batch(x, y):
+    rows = torch.randint(len(x), (8,))
+    return x[rows], y[rows]
+
+
+def main():
+    x, y = make_data()
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+    xb, yb = get_batch(x, y)
+    for step in range(6):
+        loss = compute_loss(net, xb, yb)
+        xb, yb = get_batch(x, y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Loop: own batches. Fault: exp overflow, in the forward pass; ops: exp square pow."""
+
+import torch
+from torch import nn
+
+
+def make_data():
+    torch.manual_seed(36)
+    x = torch.randn(48, 6)
+    y = x[:, :1] * 0.5 + 0.1 * torch.randn(48, 1)
+    return x, y
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.ReLU())
+        self.head = nn.Linear(16, 1)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def compute_loss(net, x, y):
+    energy = (net(x) * 400.0).exp()  # <- origin
+    return (energy - y).square().mean()
+
+
+def get_batch(x, y):
+    rows = torch.randint(len(x), (8,))
+    return x[rows], y[rows]
+
+
+def main():
+    x, y = make_data()
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+    xb, yb = get_batch(x, y)
+    for step in range(6):
+        loss = compute_loss(net, xb, yb)
+        xb, yb = get_batch(x, y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+
+if __name__ == "__main__":
+    main()
