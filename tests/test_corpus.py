@@ -33,8 +33,16 @@ def test_a_manifest_is_true(entry: Entry) -> None:
 
 
 def test_no_script_is_left_out() -> None:
-    there = {str(path.relative_to(CORPUS)) for path in CORPUS.rglob("*.py")}
-    assert there == {entry.file for entry in ALL}
+    there = {path.relative_to(CORPUS).as_posix() for path in CORPUS.rglob("*.py")}
+    proper = {file for file in there if not file.startswith("origins/")}
+    assert proper == {entry.file for entry in ALL}
+
+
+def test_every_origin_has_its_mark() -> None:
+    scripts = sorted((CORPUS / "origins").glob("*.py"))
+    assert len(scripts) >= 60
+    for script in scripts:
+        assert script.read_text(encoding="utf-8").count("# <- origin") == 1, script.name
 
 
 SOME = ("f03", "f09", "f15", "f33", "f39", "f54", "f56", "f61", "h05", "h13", "h19", "h24")

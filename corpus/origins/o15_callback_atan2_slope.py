@@ -24,7 +24,7 @@ class Net(nn.Module):
 
 def compute_loss(net, x, y):
     out = net(x)
-    dead = torch.relu(out - 9.0)
+    dead = out - out.detach()
     heading = torch.atan2(dead, dead)  # <- origin
     return F.mse_loss(out, y) + heading.mean()
 

@@ -23,7 +23,8 @@ class Net(nn.Module):
 
 
 def compute_loss(net, x, y):
-    distance = (torch.relu(net(x) - 2.0)).sum(dim=1)
+    out = net(x)
+    distance = (out - out.detach()).square().sum(dim=1)
     return (distance.sqrt() - y[:, 0]).abs().mean()  # <- origin
 
 

@@ -25,7 +25,7 @@ class Net(nn.Module):
 
 def compute_loss(net, x, y):
     out = net(x)
-    size = torch.relu(out - 5.0)
+    size = out - out.detach()
     ratio = torch.where(size > 0, y / size, torch.zeros_like(y))  # <- origin
     return F.mse_loss(out, y) + ratio.mean()
 

@@ -20,7 +20,7 @@ from headway.config import Settings
 from headway.core.check import Check, Context, Needs, Observed
 from headway.core.episodes import FindingEpisodes, RecordDistance, full_distance
 from headway.core.findings import Finding, NotRun
-from headway.core.incident_events import read_incident
+from headway.core.incident_events import read_incident, read_traced
 from headway.core.records import EventRecord, Header, Record, SetupRecord, StepRecord, TensorRecord
 from headway.core.signals import axis_of
 
@@ -167,8 +167,10 @@ class Engine:
         if isinstance(record, EventRecord) and record.kind == SCANNED:
             self._take_scan(record)
         self.opened = self._fold.add(found) if found else []
-        if isinstance(record, EventRecord) and (incident := read_incident(record)) is not None:
-            self._fold.explain(incident)
+        if isinstance(record, EventRecord):
+            incident = read_incident(record) or read_traced(record)
+            if incident is not None:
+                self._fold.explain(incident)
         return found
 
     def run(self, records: Iterable[Record]) -> list[Finding]:

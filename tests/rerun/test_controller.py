@@ -70,6 +70,7 @@ class Bench:
         monkeypatch.setattr(controller, "STRATEGIES", kinds)
         monkeypatch.setattr(self.controller.rerun_results, "report_missed", self.missed.append)
         monkeypatch.setattr(self.controller, "_investigate", self._investigate)
+        monkeypatch.setattr(self.controller.tracer, "arm", lambda host: False)
         batches = [RecordedBatch([1.0])]
         bad = BadStep(5, "nonfinite", batches, RngState(), None, None)
         monkeypatch.setattr(self.controller, "_pending", bad)

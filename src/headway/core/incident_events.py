@@ -18,6 +18,9 @@ from headway.core.records import EventRecord
 INCIDENT = "incident"
 """The kind of event, and the name of the signal that announces such events."""
 
+TRACED = "traced-origin"
+"""An event: a step was not bad, or a GradScaler skipped it, but an op made a non-finite value."""
+
 SYMPTOMS = ("HD101", "HD103", "HD201", "HD207", "HD303", "HD311", "HD602")
 """Findings about a bad step, whose message is extended by the result of the re-run."""
 CODE_OF_KIND = {
@@ -26,6 +29,10 @@ CODE_OF_KIND = {
     "poisoned-buffer": "HD302",
 }
 """Findings about data that is already non-finite when the step starts."""
+LASTING = frozenset(("HD201", "HD313", "HD414"))
+"""Findings about many steps that a GradScaler skips: the last origin before them explains them."""
+CODE_OF_ROLE = {"batch": "HD501", "data": "HD501", "weight": "HD301", "buffer": "HD302"}
+"""The same by what brought the value into the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,8 @@ class IncidentSummary:
     samples: tuple[Any, ...]
     guilt: str
     rank: int | None
+    bad_step: bool = True
+    """Whether the update of the step was skipped because of it."""
 
     @property
     def rows(self) -> list[int]:
@@ -114,8 +123,15 @@ def incident_finding(
 
 def read_incident(event: EventRecord) -> IncidentSummary | None:
     """The incident of an event; None if it is another kind of event."""
-    if event.kind != INCIDENT:
-        return None
+    return _read(event) if event.kind == INCIDENT else None
+
+
+def read_traced(event: EventRecord) -> IncidentSummary | None:
+    """The origin of non-finite values in a step that was not bad."""
+    return replace(_read(event), bad_step=False) if event.kind == TRACED else None
+
+
+def _read(event: EventRecord) -> IncidentSummary:
     data = event.data
     origins = _list(data.get("origins"))
     return IncidentSummary(
@@ -134,11 +150,17 @@ def read_incident(event: EventRecord) -> IncidentSummary | None:
 
 def incident_concerns(incident: IncidentSummary, finding: Finding) -> bool:
     """Whether a finding is about the step that was run again, and explained by it."""
-    if finding.step != incident.step or finding.segment != incident.segment:
+    if finding.segment != incident.segment:
         return False
-    return finding.code in SYMPTOMS or finding.code == CODE_OF_KIND.get(
-        str(incident.origin.get("kind"))
-    )
+    if not incident.bad_step and finding.code in LASTING:
+        return finding.step is not None and finding.step >= incident.step
+    if finding.step != incident.step:
+        return False
+    origin = incident.origin
+    if not incident.bad_step:
+        return finding.code in CODE_OF_ROLE.values()
+    carrier = CODE_OF_ROLE.get(str(origin.get("through")))
+    return finding.code in (*SYMPTOMS, CODE_OF_KIND.get(str(origin.get("kind"))), carrier)
 
 
 def pick_headline_code(codes: Iterable[str]) -> str | None:
@@ -147,12 +169,18 @@ def pick_headline_code(codes: Iterable[str]) -> str | None:
     return next((code for code in SYMPTOMS if code in found), None)
 
 
+def is_explained(finding: Finding) -> bool:
+    """Whether the origin of its step is known."""
+    return "why" in finding.evidence and finding.evidence.get("nature") != "unknown"
+
+
 def explain_finding(finding: Finding, incident: IncidentSummary, *, aloud: bool) -> Finding:
     """The finding with the location, the reason and the tested remedies of the incident.
 
     `aloud`: the reason is added to its message.
     """
-    if "why" in finding.evidence or not incident.headline:
+    again = "why" in finding.evidence and not incident.origin
+    if is_explained(finding) or again or not incident.headline:
         return finding
     known, found = finding.where, incident.where()
     remedies = [*incident.remedies()]
@@ -171,7 +199,7 @@ def explain_finding(finding: Finding, incident: IncidentSummary, *, aloud: bool)
     )
     return replace(
         finding,
-        message=f"{finding.message}. {incident.headline}" if aloud else finding.message,
+        message=_add_reason(finding, incident.headline) if aloud else finding.message,
         where=where,
         evidence={**finding.evidence, **incident.evidence()},
         remedies=tuple(remedies),
@@ -181,6 +209,15 @@ def explain_finding(finding: Finding, incident: IncidentSummary, *, aloud: bool)
 def _edits(trial: Mapping[str, Any]) -> tuple[SourceEdit, ...]:
     edits = [SourceEdit.from_dict(item) for item in _list(trial.get("edits"))]
     return tuple(edit for edit in edits if edit is not None) if all(edits) else ()
+
+
+def _add_reason(finding: Finding, headline: str) -> str:
+    """The message with the reason, in place of one that says that it is not known."""
+    earlier = finding.evidence.get("why")
+    message = finding.message
+    if isinstance(earlier, str):
+        message = message.removesuffix(f". {earlier}")
+    return f"{message}. {headline}"
 
 
 def _text(value: Any) -> str | None:

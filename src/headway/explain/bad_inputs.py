@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -114,6 +114,26 @@ class BadInputTracker:
         self._owners = owners
         self._samples = samples
         self._leaves: dict[int, BadLeaf] = {}
+        self.unwritten_role = "carried"
+        """The role of a tensor that no recorded op wrote."""
+
+    # For a trace over many steps.
+
+    def replace_owners(self, owners: MemoryOwners) -> None:
+        """Parameters, buffers and batches as they are known by now."""
+        self._owners = owners
+
+    def forget_leaves(self) -> None:
+        """Another step begins, in which the same memory may hold something else."""
+        self._leaves.clear()
+
+    def name_leaves(self) -> None:
+        """Name the leaves that were found before their owner was known."""
+        for address, leaf in self._leaves.items():
+            known = self._owners.at(address)
+            if leaf.operand.role == "carried" and known is not None:
+                leaf.operand = replace(leaf.operand, role=known[0], name=known[1])
+                leaf.kind = origin.classify_leaf(leaf.operand)
 
     def of_call(
         self, call: TracedCall, given: CallArguments, arguments: Sequence[tuple[str, Tensor]]
@@ -145,7 +165,10 @@ class BadInputTracker:
         bad = tuple(write.order for write in writes if write.flags)
         if bad:
             meant = all(self._deliberate(order) for order in bad)
-            return BadInput(name, found, writers=bad, deliberate=meant and not found & NAN)
+            meant = meant and not found & NAN
+            return BadInput(
+                name, found, writers=bad, deliberate=meant, owner=self._owners.of(memory)
+            )
         if self._writes.shared(memory):
             return BadInput(name, found)  # from another rank
         leaf = self._leaf(name, tensor, found, memory, writes)
@@ -182,7 +205,7 @@ class BadInputTracker:
     def _role(self, tensor: Tensor) -> str:
         writes = self._writes.into(tensor)
         if not writes:
-            return "carried"
+            return self.unwritten_role
         maker = self._calls[writes[0].order].facts
         if maker.uninitialised:
             return "uninitialised"

@@ -71,6 +71,10 @@ class Origin:
     """Index of the op in the step."""
     autocast: str | None = None
     """The autocast dtype; None if autocast is off."""
+    through: str | None = None
+    """`weight`, `buffer` or `batch`, if such a tensor brought the value into the step …"""
+    through_name: str | None = None
+    """… and its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +247,39 @@ def add_sentences(explanation: Explanation) -> Explanation:
     return replace(titled, summary=_summary(titled))
 
 
+def add_trace(explanation: Explanation, traced: Sequence[Origin]) -> Explanation:
+    """The explanation of a step that was run again, with what a trace of the step itself shows:
+    an origin that the re-run did not show, or the op that made the bad values of an input."""
+    if not traced or explanation.symptom == "spike":
+        return explanation
+    first, origin = traced[0], explanation.origin
+    if origin is None:
+        if explanation.nature == "compiler":
+            return explanation
+        return add_sentences(
+            replace(
+                explanation,
+                nature="deterministic",
+                origins=tuple(traced),
+                guilt=guilt_by_kind(first) or "unknown",
+            )
+        )
+    if origin.output is not None or first.output is None or not first.inputs:
+        return explanation
+    made = replace(
+        origin,
+        cause=first.cause,
+        op=first.op,
+        place=first.place,
+        called_from=first.called_from,
+        module=first.module,
+        output=first.output,
+        through=origin.inputs[0].role if origin.inputs else None,
+        through_name=origin.inputs[0].name if origin.inputs else None,
+    )
+    return add_sentences(replace(explanation, origins=(made, *explanation.origins[1:])))
+
+
 def _summary(explanation: Explanation) -> str:
     parts = [explanation.headline]
     cure = explanation.cure
@@ -302,7 +339,17 @@ def _describe_origin(origin: Origin, explanation: Explanation) -> str:
         cause = f"{samples} already {verb}{cause.removeprefix(INPUT_CONTAINS)}"
         samples = ""
     rank = f" on rank {explanation.rank}" if explanation.rank is not None else ""
-    return f"{cause}, {where}{module}{backward}{rank}" + (f", {samples}" if samples else "") + "."
+    carried = _CARRIERS.get(origin.through or "", "").format(name=origin.through_name)
+    text = f"{cause}, {where}{module}{backward}{rank}" + (f", {samples}" if samples else "")
+    return f"{text}{carried}."
+
+
+_CARRIERS = {
+    "weight": ". The step reads it from the parameter {name}",
+    "buffer": ". The step reads it from the buffer {name}",
+    "batch": ". The step reads it from its batch",
+    "data": ". The step reads it from `{name}`",
+}
 
 
 def _describe_spike(explanation: Explanation) -> str:

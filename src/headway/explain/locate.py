@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headway.explain import bad_inputs
-from headway.explain.explanation import Origin
+from headway.explain.explanation import Operand, Origin
 from headway.explain.failing_step import FailingStep
-from headway.explain.origin.bad_call import OriginKind
+from headway.explain.origin.bad_call import OriginKind, classify_masked
 from headway.explain.trace import Trace
 from headway.explain.traced_call import BadInput, BadLeaf, BadResult, TracedCall
 from headway.torch_adapters.frames import FrameLine
@@ -23,6 +23,7 @@ from headway.torch_adapters.tensor_values import NAN, POSITIVE
 
 # Copies: the op that reads their result is the one that uses a bad tensor.
 _CARRIES = name_set("to_copy clone copy")
+_DATA_ROLES = frozenset(("batch", "data", "carried", "constant"))
 
 
 class BatchRows(NamedTuple):
@@ -32,6 +33,17 @@ class BatchRows(NamedTuple):
     rows: tuple[int, ...]
 
 
+class _Path(NamedTuple):
+    """How a walk came to a bad value."""
+
+    rows: BatchRows | None = None
+    """The samples that reach the loss, if not all do."""
+    through: tuple[str, str] | None = None
+    """(role, name) of the parameter, buffer or batch that brought it into the step."""
+    backward: TracedCall | None = None
+    """The op of the backward pass that reads a value of the forward pass."""
+
+
 class FoundOrigin(NamedTuple):
     """An origin: an op; or a tensor that is already bad, and the op that reads it."""
 
@@ -39,6 +51,9 @@ class FoundOrigin(NamedTuple):
     leaf: BadLeaf | None = None
     rows: BatchRows | None = None
     """The samples that reach the loss, if not all do."""
+    through: tuple[str, str] | None = None
+    masked: Operand | None = None
+    """NaN in the data that a mask hides from the loss, but not from the gradient."""
 
     def same_as(self, other: FoundOrigin) -> bool:
         return self.call is other.call and self.leaf is other.leaf
@@ -47,7 +62,7 @@ class FoundOrigin(NamedTuple):
 def find_origins(trace: Trace, failing_step: FailingStep) -> tuple[Origin, ...]:
     """The origins in a traced pass; the first one is the one to fix first."""
     if trace.ends.losses:
-        walk = _walk_from(trace, trace.ends.losses)
+        walk = _walk_from(trace, trace.ends.losses, bad_loss=True)
         origins = [(found, set(trace.ends.gradients)) for found in walk.found]
     else:
         origins = _from_gradients(trace)
@@ -64,8 +79,8 @@ def _from_gradients(trace: Trace) -> list[tuple[FoundOrigin, set[str]]]:
     return list(reached.values())
 
 
-def _walk_from(trace: Trace, sources: Iterable[BadInput]) -> _Walk:
-    walk = _Walk(trace.calls)
+def _walk_from(trace: Trace, sources: Iterable[BadInput], *, bad_loss: bool = False) -> _Walk:
+    walk = _Walk(trace.calls, bad_loss)
     for source in sources:
         walk.follow(source, None)
     if not walk.found:
@@ -78,39 +93,61 @@ class _Walk:
     """A walk back from the results of a pass."""
 
     calls: Sequence[TracedCall]
+    bad_loss: bool = False
     found: list[FoundOrigin] = field(default_factory=list)
     elsewhere: list[FoundOrigin] = field(default_factory=list)
     """Origins in samples that do not become NaN: infinities without effect."""
     seen: set[tuple[int, BatchRows | None]] = field(default_factory=set)
 
     def follow(self, source: BadInput, reader: TracedCall | None) -> None:
-        todo: list[tuple[BadInput, TracedCall | None, BatchRows | None]] = [(source, reader, None)]
+        todo: list[tuple[BadInput, TracedCall | None, _Path]] = [(source, reader, _Path())]
         while todo:
-            source, reader, rows = todo.pop()
+            source, reader, path = todo.pop()
             if source.deliberate:
                 self._blame_picker(source)
                 continue
+            if source.owner is not None and path.through is None:
+                path = path._replace(through=source.owner)
+            if path.backward is None and self._enters_forward(source, reader):
+                path = path._replace(backward=reader)
             writers = source.writers
             if source.leaf is not None:
-                writers = self._end_at(source.leaf, reader)
+                writers = self._end_at(source.leaf, reader, path)
             for order in writers:
-                if (order, rows) in self.seen:
+                if (order, path.rows) in self.seen:
                     continue
-                self.seen.add((order, rows))
+                self.seen.add((order, path.rows))
                 call = self.calls[order]
                 further = self._further(call)
                 if not further or (call.trouble is not None and call.trouble.fresh):
-                    self._blame(call, rows)
-                lost = _narrowed(rows, call)
+                    self._blame(call, path)
+                after = path._replace(rows=_narrowed(path.rows, call))
                 carried = call.facts.aten in _CARRIES and reader is not None
-                todo.extend((item, reader if carried else call, lost) for item in further)
+                todo.extend((item, reader if carried else call, after) for item in further)
 
-    def _blame(self, call: TracedCall, rows: BatchRows | None) -> None:
-        known = _rows_of(call)
+    def _enters_forward(self, source: BadInput, reader: TracedCall | None) -> bool:
+        """Whether an op of the backward pass reads NaN that the forward pass left behind."""
+        if self.bad_loss or reader is None or reader.phase != "backward":
+            return False
+        return bool(source.flags & NAN) and all(
+            self.calls[order].phase == "forward" for order in source.writers
+        )
+
+    def _blame(self, call: TracedCall, path: _Path) -> None:
+        known, rows = _rows_of(call), path.rows
+        if call.facts.constant and call.trouble is not None and path.backward is not None:
+            self._blame_masked(path, call.trouble.inputs[0])
+            return
         apart = rows is not None and known is not None and not _meet(rows, known)
         origins = self.elsewhere if apart else self.found
         if all(other.call is not call or other.leaf is not None for other in origins):
-            origins.append(FoundOrigin(call, rows=rows))
+            origins.append(FoundOrigin(call, rows=rows, through=path.through))
+
+    def _blame_masked(self, path: _Path, operand: Operand) -> None:
+        """The data has NaN on purpose, and the loss leaves it out; 0 · NaN is NaN all the same."""
+        call = path.backward
+        if call is not None and all(other.call is not call for other in self.found):
+            self.found.append(FoundOrigin(call, rows=path.rows, masked=operand))
 
     def _further(self, call: TracedCall) -> list[BadInput]:
         """The inputs to follow; none if the op itself is the origin."""
@@ -144,10 +181,13 @@ class _Walk:
                 return True
         return False
 
-    def _end_at(self, leaf: BadLeaf, reader: TracedCall | None) -> tuple[int, ...]:
+    def _end_at(self, leaf: BadLeaf, reader: TracedCall | None, path: _Path) -> tuple[int, ...]:
         """The leaf is an origin, unless its writer was not traced and an earlier op is likely."""
         if leaf.unseen and (likely := self._last_bad_before(reader)) is not None:
             return (likely.order,)
+        if path.backward is not None and leaf.operand.role in _DATA_ROLES:
+            self._blame_masked(path, leaf.operand)
+            return ()
         call = leaf.maker or reader
         if call is not None and all(other.leaf is not leaf for other in self.found):
             self.found.append(FoundOrigin(call, leaf))
@@ -208,7 +248,7 @@ def _meet(one: BatchRows, other: BatchRows) -> bool:
 
 
 def _make_origin(trace: Trace, found: FoundOrigin, reached: set[str]) -> Origin:
-    call, leaf, harmed = found
+    call, leaf, harmed, through, masked = found
     located = call.located_call
     trouble = call.trouble
     if leaf is not None:
@@ -219,7 +259,8 @@ def _make_origin(trace: Trace, found: FoundOrigin, reached: set[str]) -> Origin:
     rows = trouble.rows
     if harmed is not None and harmed.batch == call.batch:
         rows = tuple(row for row in rows if row in harmed.rows) or rows
-    kind = trouble.kind or OriginKind("unknown", f"{located.op} returns a non-finite result")
+    kind = classify_masked(masked) if masked is not None else trouble.kind
+    kind = kind or OriginKind("unknown", f"{located.op} returns a non-finite result")
     place, called_from = located.around.place, _called_from(trace, located)
     return Origin(
         kind=kind.name,
@@ -238,6 +279,8 @@ def _make_origin(trace: Trace, found: FoundOrigin, reached: set[str]) -> Origin:
         order=call.order,
         autocast=located.autocast,
         batch=call.batch,
+        through=None if through is None else through[0],
+        through_name=None if through is None else through[1],
     )
 
 
@@ -246,15 +289,7 @@ def _called_from(trace: Trace, call: TracedCall) -> FrameLine | None:
     place, library, caller = call.around.place, call.around.called_from, call.around.caller
     if place is None or caller is None:
         return library
-    function = (place.file, place.begins)
-    callers = {
-        other.around.caller
-        for other in trace.calls
-        if other.around.place is not None
-        and other.around.caller is not None
-        and not other.around.recomputed
-        and (other.around.place.file, other.around.place.begins) == function
-    }
+    callers = trace.callers_of((place.file, place.begins))
     return caller if len(callers) > 1 else None
 
 

@@ -85,6 +85,10 @@ class MemoryOwners:
             known = self._at.get(tensor.untyped_storage().data_ptr())
         return known
 
+    def at(self, address: int) -> tuple[str, str] | None:
+        """The same for the address of a storage."""
+        return self._of.get(address)
+
     def original(self, tensor: Tensor) -> str | None:
         """Name of the batch tensor with the same non-finite elements: the tensor is a copy of
         it."""

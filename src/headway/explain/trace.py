@@ -23,7 +23,7 @@ from headway.explain.failing_step import FailingStep, PassObserver
 from headway.explain.tensor_memory import MemoryOwners, MemoryWrites
 from headway.explain.traced_call import BadInput, BadResult, TracedCall
 from headway.torch_adapters import runtime_state
-from headway.torch_adapters.frames import read_frame_context
+from headway.torch_adapters.frames import FrameLine, read_frame_context
 from headway.torch_adapters.modes import TorchDispatchMode, no_dispatch_modes
 from headway.torch_adapters.module_stack import ModuleStack
 from headway.torch_adapters.op_schema import OpSchema, read_schema, tensor_arguments
@@ -142,6 +142,17 @@ class Trace(TorchDispatchMode, PassObserver):
         self._untraced(self._look_at_losses, roots, components)
         self._backwards += 1
 
+    def callers_of(self, function: tuple[str, int]) -> set[FrameLine]:
+        """The lines that call a function, given by its file and first line."""
+        return {
+            call.around.caller
+            for call in self.calls
+            if call.around.place is not None
+            and call.around.caller is not None
+            and not call.around.recomputed
+            and (call.around.place.file, call.around.place.begins) == function
+        }
+
     def gradients_ready(self, parameters: Sequence[Tensor]) -> None:
         self._gradients_inspected = True
         self._untraced(self._look_at_gradients, parameters)
@@ -155,15 +166,7 @@ class Trace(TorchDispatchMode, PassObserver):
         facts, before = None, None
         try:
             facts = read_schema(func)
-            if facts.collective:
-                before = CallArguments(func, args, kwargs)
-                before.handed_over = self._sources.handed_over(before, facts)
-                # Before the call: a backend thread may finish first.
-                for tensor in _changed(facts, args, kwargs):
-                    if (numbers := plain_tensor(tensor)) is not None:
-                        self._writes.share(numbers)
-            elif facts.mutated and not facts.overwrites:
-                before = _copy_mutated_arguments(func, facts, args, kwargs)
+            before = self._arguments_before(func, facts, args, kwargs)
         except Exception as error:  # never raise into the user's step
             self._note(error, func)
         result = func(*args, **kwargs)
@@ -175,6 +178,22 @@ class Trace(TorchDispatchMode, PassObserver):
         except Exception as error:  # likewise
             self._note(error, func)
         return result
+
+    def _arguments_before(
+        self, func: Any, facts: OpSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> CallArguments | None:
+        """The arguments of an op that changes them, or that sends them to other ranks."""
+        if facts.collective:
+            before = CallArguments(func, args, kwargs)
+            before.handed_over = self._sources.handed_over(before, facts)
+            # Before the call: a backend thread may finish first.
+            for tensor in changed_arguments(facts, args, kwargs):
+                if (numbers := plain_tensor(tensor)) is not None:
+                    self._writes.share(numbers)
+            return before
+        if facts.mutated and not facts.overwrites:
+            return _copy_mutated_arguments(func, facts, args, kwargs)
+        return None
 
     def _look(
         self,
@@ -188,7 +207,7 @@ class Trace(TorchDispatchMode, PassObserver):
         call = self._call(facts, args)
         if facts.view:
             return
-        changed = _changed(facts, args, kwargs) if facts.mutated else []
+        changed = changed_arguments(facts, args, kwargs) if facts.mutated else []
         if facts.collective and before is not None:
             self._record_collective(call, before.handed_over, [*changed, *_tensors(result)])
             return
@@ -347,7 +366,10 @@ def _copy_tensor(value: Any, originals: dict[int, Tensor]) -> Any:
     return copy
 
 
-def _changed(facts: OpSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
+def changed_arguments(
+    facts: OpSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[Tensor]:
+    """The tensors that an op writes to."""
     given = tensor_arguments(facts, args, kwargs)
     return [tensor for name, tensor in given if name.partition("[")[0] in facts.mutated]
 

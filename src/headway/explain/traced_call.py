@@ -11,7 +11,7 @@ from headway.torch_adapters.op_schema import user_op_name
 if TYPE_CHECKING:
     from headway.explain.origin.bad_call import OriginKind
     from headway.torch_adapters.frames import FrameContext
-    from headway.torch_adapters.module_stack import RunningModule
+    from headway.torch_adapters.module_stack import NamedModule, RunningModule
     from headway.torch_adapters.op_schema import OpSchema
 
 
@@ -21,7 +21,7 @@ class TracedCall:
 
     order: int
     facts: OpSchema
-    module: RunningModule
+    module: RunningModule | NamedModule
     around: FrameContext
     phase: Phase = "forward"
     node: str | None = None
@@ -94,6 +94,8 @@ class BadInput:
     writers: tuple[int, ...] = ()
     leaf: BadLeaf | None = None
     deliberate: bool = False
+    owner: tuple[str, str] | None = None
+    """(role, name), if it is a parameter, a buffer or a batch that an op has written to."""
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
@@ -33,10 +33,14 @@ from headway.guard.script.launcher import ScriptLauncher
 from headway.output.notices import logger
 from headway.preflight.observer import Evidence, Observer, TorchCall
 from headway.preflight.script_context import ScriptContext
+from headway.rerun.step_tracer import StepTracer
 from headway.torch_adapters import patching
 from headway.torch_adapters.compat import current_transform, forward_hooks_with_kwargs
 from headway.torch_adapters.modes import ModePause
 from headway.torch_adapters.patching import call_after
+
+if TYPE_CHECKING:
+    from headway.explain.lasting_trace import LastingTrace
 
 CallHandler = Callable[[TorchCall], None]
 
@@ -81,6 +85,7 @@ class EventBus:
         self._unfiltered: list[Observer] = []
         self._with_unfiltered: dict[Callable[..., Any], FunctionListeners] = {}
         self._mode = _FunctionMode(self)
+        self._aside = OwnWork(self._mode, launch.tracer)
         self._strict = os.environ.get("HEADWAY_STRICT") == "1"
         self._forks = _FORK_COUNT[0]
         self._busy = False
@@ -96,6 +101,7 @@ class EventBus:
 
     def __enter__(self) -> EventBus:
         enter = self._stack.callback
+        enter(self._launch.tracer.stop)  # last: other modes are on top of its mode
         enter(self.script.undo.close)
         for hook in (
             register_module_forward_pre_hook(self._module_begins),
@@ -112,8 +118,9 @@ class EventBus:
         for kind in (nn.Module, Optimizer):
             self._stack.enter_context(call_after(kind, "load_state_dict", self._state_loaded))
         self._stack.enter_context(self._mode)
-        FailSafe.apart = self._mode.aside
+        FailSafe.apart = self._aside
         enter(setattr, FailSafe, "apart", None)
+        self._launch.tracer.trace_every_step(self._running_module)
         return self
 
     def __exit__(
@@ -160,6 +167,10 @@ class EventBus:
     ) -> None:
         """Pass on a call. Written for speed: a step makes thousands."""
         was, self._busy = self._busy, True
+        trace = self._launch.tracer.trace
+        was_paused = trace is None or trace.paused
+        if trace is not None:
+            trace.paused = True
         try:
             for observer, method in handlers:
                 try:
@@ -168,6 +179,8 @@ class EventBus:
                     self._fails(observer, error)
         finally:
             self._busy = was
+            if trace is not None:
+                trace.paused = was_paused
 
     # Events of the patches.
 
@@ -194,13 +207,18 @@ class EventBus:
 
     # Events of the hooks.
 
+    def _running_module(self) -> nn.Module | None:
+        return self.script.stack[-1] if self.script.stack else None
+
     def _module_begins(self, module: nn.Module, args: Any) -> None:
         if not self.listening:
             return
         self._resume()
+        if not self.script.stack:
+            self._launch.tracer.module_inputs(args)
         self.script.stack.append(module)
         outermost = len(self.script.stack) == 1
-        with self._mode.aside:
+        with self._aside:
             for observer in self._module_observers(outermost):
                 self._notify(observer, "module_begins", module, args)
 
@@ -211,7 +229,7 @@ class EventBus:
         while stack and stack[-1] is not module:  # modules whose forward raised
             stack.pop()
         if len(rest) == 2:  # otherwise its forward raised
-            with self._mode.aside:
+            with self._aside:
                 for observer in self._module_observers(len(stack) == 1):
                     self._notify(observer, "module_ended", module, args, *rest)
         stack.pop()
@@ -221,13 +239,13 @@ class EventBus:
         if len(args) < 2 and not kwargs and not self._paused and self.listening:
             # Without a closure no user code runs in the optimizer, which calls many functions.
             self._paused = True
-            self._mode.aside.__enter__()
+            self._aside.__enter__()
 
     def _resume(self, *_: Any) -> None:
         """Resume after the optimizer has stepped or raised."""
         if self._paused:
             self._paused = False
-            self._mode.aside.__exit__()
+            self._aside.__exit__()
 
     def _optimizer_made(self, optimizer: Optimizer, args: Any, result: Any) -> None:
         self._dispatch("optimizer_made", optimizer)
@@ -241,7 +259,7 @@ class EventBus:
         if not self.listening:
             return
         self._resume()
-        with self._mode.aside:
+        with self._aside:
             for observer in list(self._observers):
                 if getattr(type(observer), what) is not getattr(Observer, what):
                     self._notify(observer, what, *about)
@@ -323,13 +341,34 @@ _NO_HISTORY = "A view was created in no_grad mode"
 """Torch raises this for the history of `weight[0]` after `weight[0] += 1` without gradients."""
 
 
+class OwnWork:
+    """Hides our own torch calls from the function mode and from the trace of the step."""
+
+    def __init__(self, mode: TorchFunctionMode, tracer: StepTracer) -> None:
+        self._pause = ModePause(mode)
+        self._tracer = tracer
+        self._entered: list[tuple[LastingTrace | None, bool]] = []
+
+    def __enter__(self) -> None:
+        trace = self._tracer.trace
+        self._entered.append((trace, trace is None or trace.paused))
+        if trace is not None:
+            trace.paused = True
+        self._pause.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        self._pause.__exit__()
+        trace, paused = self._entered.pop()
+        if trace is not None:
+            trace.paused = paused
+
+
 class _FunctionMode(TorchFunctionMode):
     """Observes calls of torch functions without changing them."""
 
     def __init__(self, hub: EventBus) -> None:
         super().__init__()
         self._hub = hub
-        self.aside = ModePause(self)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

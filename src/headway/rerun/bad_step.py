@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -14,16 +14,18 @@ from headway.core.bound import LARGEST
 from headway.core.incident_events import INCIDENT
 from headway.core.numbers import encode_numbers
 from headway.explain import explanation as wording
-from headway.explain.explanation import Explanation, Trial
+from headway.explain.explanation import Explanation, Origin, Trial
 from headway.explain.failing_step import FailingStep, SampleNames
 from headway.output.notices import Notices, logger
 from headway.policy import Policy
 from headway.rerun.protocol import RerunHost
 from headway.rerun.recorded_batch import RecordedBatch
+from headway.torch_adapters.nonfinite_scan import scan_batch
 from headway.torch_adapters.rng import RngState
 
 if TYPE_CHECKING:
     from headway.explain.investigation import InvestigationPlan, InvestigationResult
+    from headway.rerun.step_tracer import StepOrigins
     from headway.rerun.strategies.loop_follower import LoopIteration
 
 LOOP_KEY = "loop-over-guard"
@@ -31,6 +33,8 @@ LOOP_OVER_GUARD = (
     "To get the line next time, iterate over guard(…): guard(loader), or guard(range(n)) if the "
     "loop makes its own batches."
 )
+MAX_TRACED_REPORTS = 16
+"""Origins that are reported without running the step again."""
 QUIET_STEPS = 200
 """Steps without another message about steps that cannot be run again."""
 
@@ -82,6 +86,13 @@ class BadStep:
         )
 
 
+def is_bad_input(origin: Origin) -> bool:
+    """Whether no op made the value: it was in the script's data before the step."""
+    if origin.output is not None or not origin.inputs:
+        return False
+    return origin.inputs[0].role in ("carried", "batch")
+
+
 def _sample_names(batches: Sequence[RecordedBatch]) -> SampleNames:
     def names(which: int, rows: Sequence[int]) -> Sequence[Any]:
         if not batches:
@@ -101,6 +112,8 @@ class MissedStep:
     parameters: Sequence[Tensor] = ()
     why: str = ""
     """The reason, if the loop is the reason."""
+    lost: bool = False
+    """The training halts or rolls back: this is not the state that follows."""
 
 
 @dataclass(slots=True)
@@ -173,11 +186,18 @@ class RerunResults:
         self._silent_until = 0
         self.found: list[Explanation] = []
         self.cures: list[AppliedRemedy] = []
+        self.traced: dict[int, StepOrigins] = {}
+        """Origins of bad steps that were traced as they ran, by step."""
+        self.owns_loop = True
+        """Whether the user has written the loop for this guard, and can change it."""
         self.captured = False
         """Whether the step comes from another run, which has reported it already."""
 
     def report(self, bad: BadStep, found: InvestigationResult) -> None:
         """Report an explanation, write it to the run directory, and apply a remedy if wanted."""
+        traced = self.traced.pop(bad.step, None)
+        if traced is not None:
+            found = replace(found, explanation=wording.add_trace(found.explanation, traced.origins))
         explanation = found.explanation
         self.found.append(explanation)
         if self.captured:
@@ -187,8 +207,40 @@ class RerunResults:
         if self._policy.cure == "apply":
             self._apply(bad, found)
 
+    def report_traced(self, missed: MissedStep, traced: StepOrigins, seen_at: int) -> None:
+        """Explain a bad step that was not run again; `seen_at`: the step that was traced."""
+        first = traced.origins[0]
+        known = [found.origin for found in self.found if found.origin is not None]
+        same = any((one.op, one.place) == (first.op, first.place) for one in known)
+        if self.captured or not self._policy.replay or same or len(known) >= MAX_TRACED_REPORTS:
+            return
+        origins = traced.origins
+        if is_bad_input(first) and next(scan_batch(traced.inputs), None) is not None:
+            origins = (replace(first, kind="poisoned-batch"), *origins[1:])
+            self._host.inspect_batches(missed.step, [RecordedBatch(traced.inputs)])
+        later = (f"seen at step {seen_at}, which was bad as well",)
+        explanation = wording.add_sentences(
+            Explanation(
+                step=missed.step,
+                symptom="nonfinite",
+                nature="deterministic",
+                origins=origins,
+                guilt=wording.guilt_by_kind(origins[0]) or "unknown",
+                rank=traced.rank,
+                passes=1,
+                notes=later if seen_at != missed.step else (),
+            )
+        )
+        self.found.append(explanation)
+        self._record(explanation, "why: %s", explanation.summary)
+        bad = BadStep(missed.step, "nonfinite", (), RngState(), None, None, missed.parameters)
+        self._write_incident(bad, explanation)
+
     def report_missed(self, missed: MissedStep | None) -> None:
         """Report why a bad step was not run again, and what would help; rarely."""
+        if missed is not None and (traced := self.traced.pop(missed.step, None)) is not None:
+            self.report_traced(missed, traced, missed.step)
+            return
         if missed is None or not missed.why or not self._policy.replay or self.captured:
             return
         quiet = max(self._policy.replay_gap, QUIET_STEPS)
@@ -197,16 +249,13 @@ class RerunResults:
             return
         self._silent_until = missed.step + quiet
         note = f"the step could not be run again, so its line is unknown: {missed.why}"
+        # Who runs a script, or a framework's loop, has no loop to change.
+        advice = (Trial(LOOP_KEY, LOOP_OVER_GUARD),) if self.owns_loop else ()
         explanation = wording.add_sentences(
-            Explanation(
-                missed.step,
-                "nonfinite",
-                "unknown",
-                notes=(note,),
-                trials=(Trial(LOOP_KEY, LOOP_OVER_GUARD),),
-            )
+            Explanation(missed.step, "nonfinite", "unknown", notes=(note,), trials=advice)
         )
-        self._record(explanation, "%s", f"{explanation.headline} {LOOP_OVER_GUARD}")
+        texts = (explanation.headline, *(trial.text for trial in advice))
+        self._record(explanation, "%s", " ".join(texts))
 
     def _record(self, explanation: Explanation, message: str, *values: str) -> None:
         data = encode_numbers(explanation.to_dict())

@@ -27,6 +27,7 @@ from headway.rerun.protocol import ProtectedCalls, Rerun, RerunCase, RerunHost, 
 from headway.rerun.recorded_batch import RecordedBatch
 from headway.rerun.rerun_group import StepAborted
 from headway.rerun.sandbox import RerunSandbox
+from headway.rerun.step_tracer import StepTracer
 from headway.rerun.strategies.framework import FrameworkRerun
 from headway.rerun.strategies.loop_body import LoopBodyRerun
 from headway.rerun.strategies.loop_follower import LoopFollower, LoopIteration
@@ -37,7 +38,6 @@ from headway.torch_adapters.rng import RngState
 
 if TYPE_CHECKING:
     from headway.rerun.bad_step import StepContext
-    from headway.rerun.strategies.next_step import NextStepTrace
 
 STRATEGIES: tuple[type[Rerun], ...] = (
     FrameworkRerun,
@@ -45,14 +45,14 @@ STRATEGIES: tuple[type[Rerun], ...] = (
     SelfFedLoopRerun,
     RedeliverBatches,
 )
-"""In the order in which they are tried. In scripts, the next step is traced if all fail."""
+"""In the order in which they are tried. If all fail, the steps that follow are traced."""
 
 WEIGHTS_MOVED = (
     "other weights of the model were updated within the same step, so it could not be run again "
     "exactly"
 )
 RERUNNING = "re-running a bad step"
-TRACING_NEXT_STEP = "tracing the step after a bad one"
+TRACING = "tracing steps"
 BATCH_CHANGED = "it changed its batch in place"
 OTHER_RANK = "another rank cannot run it again"
 
@@ -87,8 +87,8 @@ class RerunController:
         self.rerun_results = RerunResults(host, policy, notices)
         self.self_fed_loop = LoopFollower(lambda: host.latest)
         """Follows loops that make their own data."""
-        self.next_step: NextStepTrace | None = None
-        """Traces the step after one that cannot be run again, where that is wanted."""
+        self.tracer = StepTracer()
+        """Traces steps as they run, after one that could not be explained."""
         self._sandbox: RerunSandbox | None = None
 
     def connect(self, protected: ProtectedCalls, observer: Any) -> None:
@@ -154,6 +154,11 @@ class RerunController:
             context.iteration,
         )
 
+    def on_lost_step(self, context: StepContext) -> None:
+        """Training does not continue from this bad step: only a trace of it can explain it."""
+        if self._policy.replay:
+            self._missed = MissedStep(context.step, context.parameters, lost=True)
+
     def _weights_moved(self, context: StepContext) -> bool:
         """Whether weights have changed since the step began."""
         if context.iteration is not None:
@@ -166,28 +171,52 @@ class RerunController:
         worth = bool(self._left) and context.step >= self._not_before
         self._rerun_expected = worth and self._host.rerun_group is not None
 
-    def step_complete(self) -> None:
-        """`optimizer.step()` is over: report a bad step that cannot be run again."""
-        if self.next_step is None:  # otherwise the next step may explain it
-            self.rerun_results.report_missed(self._collect_missed())
+    def step_comes(self, *, closure: bool) -> None:
+        """`optimizer.step()` begins."""
+        self.tracer.step_comes(closure=closure)
 
-    def trace_next_step(self) -> None:
-        """A step of a script is over: explain the one before, and trace the next if need be."""
-        assert self.next_step is not None
-        missed, explained = self._collect_missed(), len(self.rerun_results.found)
-        self._protected.spare(
-            TRACING_NEXT_STEP, self.next_step.step_over, self._host, self.rerun_results, missed
-        )
+    def step_complete(self) -> None:
+        """`optimizer.step()` is over: explain a bad step from its trace, or trace the next ones."""
+        missed = self._collect_missed()
+        self._protected.spare(TRACING, self.tracer.step_over, self._host)
+        if missed is not None:
+            self._protected.spare(TRACING, self._use_trace, missed)
+            return
+        self._protected.spare(TRACING, self.tracer.record_unused, self._host)
+        if self._unreported is not None and not self.tracer.running:
+            self._report_unexplained()
+
+    def _use_trace(self, missed: MissedStep) -> None:
+        traced, results = self.tracer.collect(self._host, missed.step), self.rerun_results
+        if self._pending is not None:  # it is run again first, if it can be
+            if traced is not None:
+                results.traced[missed.step] = traced
+            return
+        if traced is None:
+            if not missed.lost:
+                self._trace_on(missed)
+            return
+        first, self._unreported = self._unreported or missed, None
+        results.report_traced(first, traced, missed.step)
+
+    def _trace_on(self, missed: MissedStep) -> None:
+        """A bad step is not explained: the steps that follow may show its line."""
+        self._unreported = self._unreported or missed
+        wanted = self._policy.replay and self._policy.replays
+        if not wanted or not self.tracer.arm(self._host):
+            self._report_unexplained()
+
+    def _report_unexplained(self) -> None:
         unreported, self._unreported = self._unreported, None
         self._protected(self.rerun_results.report_missed, unreported)
-        if missed is not None and len(self.rerun_results.found) == explained:
-            self._protected.spare(TRACING_NEXT_STEP, self.next_step.arm, self._host, missed)
-            self._unreported = missed
 
     def close(self) -> None:
         """The guard closes, perhaps in the middle of a pass: nothing may listen any more."""
-        unreported, self._unreported = self._unreported, None
-        self._protected(self.rerun_results.report_missed, unreported)
+        if not self.tracer.shared:
+            self.tracer.stop()
+        for step in list(self.rerun_results.traced):  # those that were to be run again
+            self._protected(self.rerun_results.report_missed, MissedStep(step))
+        self._report_unexplained()
         if self._sandbox is not None:
             self._sandbox.leave(None)
 
@@ -212,8 +241,6 @@ class RerunController:
         if not self.pending:
             return
         if self._protected.tripped or self._pending is None:
-            if self.next_step is not None and frame is not None:
-                self.next_step.disarm()
             if self._rerun_expected and moment is not RerunMoment.AFTER_STEP:
                 self._all_ranks_can(False)  # the others ask all the same
             return
@@ -237,9 +264,6 @@ class RerunController:
         bad, why = case.bad_step, ""
         if case.moment is RerunMoment.AFTER_STEP and bad.iteration is None:
             return None
-        if self._next_step_explains(case):
-            self._pending = None
-            return None
         for kind in STRATEGIES:
             strategy = kind(case)
             readiness = strategy.prepare()
@@ -249,19 +273,6 @@ class RerunController:
                 return self._obstacle(bad) or strategy
             why = why or readiness.why_not
         return why
-
-    def _next_step_explains(self, case: RerunCase) -> bool:
-        """Whether the trace of this step names the line of the bad one before it."""
-        bad, moment, trace = case.bad_step, case.moment, self.next_step
-        if trace is None:
-            return False
-        late = moment is RerunMoment.NEXT_STEP and not bad.batches
-        own_data = bad.iteration is not None and (moment is RerunMoment.AFTER_STEP or late)
-        if own_data and trace.knows():
-            return True
-        if own_data or case.frame is not None or bad.framework_runs:
-            trace.disarm()  # it must not see the re-run
-        return False
 
     def _obstacle(self, bad: BadStep) -> str:
         """Why no strategy can run the step as it was; empty: one can."""
@@ -290,7 +301,14 @@ class RerunController:
         """The step that waits can no longer be run again."""
         pending, self._pending = self._pending, None
         if pending is not None:
-            self.rerun_results.report_missed(MissedStep(pending.step, why=why))
+            self._explain_without_rerun(MissedStep(pending.step, pending.parameters, why))
+
+    def _explain_without_rerun(self, missed: MissedStep) -> None:
+        """From the trace of the step itself, or of one that follows."""
+        if missed.step in self.rerun_results.traced:
+            self.rerun_results.report_missed(missed)
+        else:
+            self._trace_on(missed)
 
     def _run(self, strategy: Rerun) -> Iterator[Any]:
         """Investigate the step; a failure of ours ends the investigation and not the training."""
@@ -319,7 +337,7 @@ class RerunController:
             with self._enter_sandbox(bad) as sandbox:
                 try:
                     if strategy.needs_proof and (why := self._disprove(sandbox, strategy, bad)):
-                        self.rerun_results.report_missed(MissedStep(bad.step, why=why))
+                        self._explain_without_rerun(MissedStep(bad.step, bad.parameters, why))
                         return
                     for one in answer:
                         yield from sandbox.run_pass(one, strategy)
@@ -375,7 +393,7 @@ class RerunController:
         began = time.perf_counter()
         self._sandbox = sandbox
         try:
-            with allow_device_sync(), sandbox:
+            with allow_device_sync(), self.tracer.set_aside(), sandbox:
                 yield sandbox
         finally:
             self._sandbox = None

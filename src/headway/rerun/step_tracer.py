@@ -1,171 +1,290 @@
-"""Traces the step after a bad one that could not be run again.
+"""Traces steps as they run, so that a bad one has its line without being run again.
 
-Most faults come back at once, so every op of the next forward and backward is traced as it happens.
-If that step is bad as well, its trace names the line for both. The values that the script computes
-stay the same.
+`headway check` traces every step, from the beginning of the script on. A guard traces the steps
+after a bad one that could not be explained: most faults come back. The values that the script
+computes stay the same.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, nn
+from torch.amp.autocast_mode import autocast
 from torch.amp.grad_scaler import GradScaler
-from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
 
+from headway.core.incident_events import TRACED
+from headway.core.numbers import encode_numbers
 from headway.output.notices import logger
-from headway.rerun.bad_step import BadStep, MissedStep, RerunResults
-from headway.rerun.protocol import RerunHost, trained_parameters
-from headway.rerun.recorded_batch import RecordedBatch
+from headway.rerun.bad_step import BadStep, is_bad_input
+from headway.rerun.protocol import RerunHost
+from headway.rerun.worker_origins import WorkerOrigins, merge_worker_origin
 from headway.torch_adapters import patching
 from headway.torch_adapters.modes import current_dispatch_mode
-from headway.torch_adapters.nonfinite_scan import batch_tensors, scan_batch
-from headway.torch_adapters.rng import RngState
+from headway.torch_adapters.module_stack import ModuleStack
+from headway.torch_adapters.nonfinite_scan import batch_tensors
+from headway.torch_adapters.runtime_state import compiled_code_runs, run_eagerly
 
 if TYPE_CHECKING:
     from headway.explain.explanation import Origin
-    from headway.explain.investigation import InvestigationResult
+    from headway.explain.lasting_trace import LastingTrace, StepFacts
 
-MAX_TRACED = 8
-"""Maximum number of steps that are traced: each takes many times as long."""
+ARMED_STEPS = 200
+"""Steps that are traced after one that could not be explained: each takes longer."""
+ARMED_COMPILED = 1
+"""The same with compiled code, which runs eagerly meanwhile."""
+MAX_ARMED = 8
+"""How often a guard begins to trace."""
+MAX_BATCHES = 8
+MAX_RESULTS = 16
+"""Bad steps whose origins wait to be asked for: numbers of a device arrive a step late."""
 
 
-class NextStepTrace:
-    """Traces the step after a bad one, in a single process or on each of several ranks."""
+class StepOrigins(NamedTuple):
+    """Where the bad values of one step come from."""
 
-    def __init__(self) -> None:
-        self._left = MAX_TRACED
-        self._not_before = 0
-        self._running: _TracedStep | None = None
-        self._due: MissedStep | None = None
-        """The bad step that the current one may explain."""
-        self._result: _TraceResult | None = None
-        """The trace of the current step, once its gradients are there."""
+    origins: tuple[Origin, ...]
+    bad_loss: bool
+    rank: int | None = None
+    """The failing rank, if there are several."""
+    inputs: Sequence[Any] = ()
+    """The batches of the step."""
 
-    def arm(self, host: RerunHost, missed: MissedStep) -> None:
-        """A step was bad and cannot be run again: trace the one that begins now."""
-        if self._left <= 0 or self._running is not None or missed.step < self._not_before:
-            return
-        self._left -= 1
-        self._due = missed  # also if it cannot be traced: other ranks will ask
+
+class StepTracer:
+    """Traces the steps of one training, in one process or on each of several ranks."""
+
+    def __init__(self, *, shared: bool = False) -> None:
+        self.shared = shared
+        """Whether it outlives a guard."""
+        self._session: _TraceSession | None = None
+        self._every_step = False
+        self._host: RerunHost | None = None
+        self._left = MAX_ARMED
+        self._until = 0
+        self._batches: list[Any] = []
+        self._fresh_batches = 0
+        """Batches that came after the last backward pass: they belong to the next step."""
+        self._results: dict[int, StepOrigins] = {}
+        self._recorded: set[tuple[str, Any]] = set()
+
+    @property
+    def running(self) -> bool:
+        """Whether steps are being traced."""
+        return self._session is not None
+
+    @property
+    def trace(self) -> LastingTrace | None:
+        """The trace in force."""
+        return None if self._session is None else self._session.trace
+
+    def trace_every_step(self, running: Callable[[], nn.Module | None]) -> None:
+        """Begin now, before models are known; `running` returns the module that runs."""
+        self._every_step = True
+        self._begin(running)
+
+    def use_host(self, host: RerunHost) -> None:
+        """The guard of the training that runs now."""
+        self._host = host
+
+    def arm(self, host: RerunHost) -> bool:
+        """A step was bad and is not explained: trace those that follow. False if it cannot."""
+        self._host = host
+        if self._session is None:
+            if self._left <= 0:
+                return False
+            self._left -= 1
+            stack = ModuleStack(host.models)
+            self._begin(stack.module, stack)
+        steps = ARMED_COMPILED if compiled_code_runs() else ARMED_STEPS
+        self._until = max(self._until, host.step + 1 + steps)
+        return self._session is not None
+
+    def _begin(
+        self, running: Callable[[], nn.Module | None], stack: ModuleStack | None = None
+    ) -> None:
         try:
-            self._running = _TracedStep(host, missed)
+            self._session = _TraceSession(self, running, stack)
         except Exception:  # ours: the script goes on
-            logger.debug("the next step cannot be traced", exc_info=True)
+            logger.debug("steps cannot be traced", exc_info=True)
             self._left = 0
 
-    def step_comes(self) -> None:
-        """The gradients are there, unless the optimizer's closure will compute them."""
-        running = self._running
-        if running is not None and running.backward_began:
-            self.disarm()
-            self._result = running.result()
+    def stop(self) -> None:
+        """Trace no more."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.stop()
 
-    def knows(self) -> bool:
-        """Whether the current step names the line of the bad one before it."""
-        self.step_comes()
-        return self._due is not None and self._result is not None and bool(self._result.origins)
+    # Events of the training.
 
-    def step_over(self, host: RerunHost, results: RerunResults, missed: MissedStep | None) -> None:
-        """The step is over; `missed`: it is another bad one."""
-        self.step_comes()
-        (result, self._result), (due, self._due) = (self._result, None), (self._due, None)
-        if due is not None and missed is not None:
-            self._conclude(host, results, due, result)
+    def batch_drawn(self, batch: Any) -> None:
+        if self._session is not None:
+            self._batches = [*self._batches[1 - MAX_BATCHES :], batch]
+            self._fresh_batches += 1
 
-    def disarm(self) -> None:
-        """Something else than the step is about to run."""
-        running, self._running = self._running, None
-        if running is not None:
-            running.stop()
+    def module_inputs(self, args: Any) -> None:
+        """The first module got these, and no batch was drawn: the loop makes its own."""
+        if self._session is not None and not self._batches:
+            self.batch_drawn([item.detach() for item in batch_tensors(args)])
 
-    def _conclude(
-        self, host: RerunHost, results: RerunResults, due: MissedStep, result: _TraceResult | None
-    ) -> None:
-        """Explain the first bad step; with several ranks, from the trace of the failing one."""
-        origins = () if result is None else tuple(result.origins)
-        traces = host.agreement.gather((origins, result is not None and result.bad_loss))
-        # A collective fills memory unseen, so a rank may find an origin that is another's.
-        certain = [rank for rank, (_, bad) in enumerate(traces) if bad] or range(len(traces))
-        failing = next((rank for rank in certain if traces[rank][0]), None)
-        if failing is None:
-            return
-        found = traces[failing][0]
-        if result is not None and _is_bad_input(found[0]) and _has_nonfinite(result.inputs):
-            found = (replace(found[0], kind="poisoned-batch"), *found[1:])
-            host.inspect_batches(due.step, [RecordedBatch(result.inputs)])
-        self._not_before = due.step + host.policy.replay_gap
-        bad = BadStep(due.step, "nonfinite", (), RngState(), None, None, due.parameters)
-        results.report(bad, _explain(due, found, failing if len(traces) > 1 else None))
+    def step_comes(self, *, closure: bool) -> None:
+        """An optimizer is about to step; its own ops are not traced, unlike those of a closure."""
+        if self._session is not None and not closure:
+            self._session.trace.paused = True
 
-
-class _TraceResult(NamedTuple):
-    """The trace of one step."""
-
-    origins: Sequence[Origin]
-    """Where its non-finite values come from; empty: it was fine."""
-    bad_loss: bool
-    inputs: Any
-    """The inputs of the first module."""
-
-
-class _TracedStep:
-    """One step that is being traced."""
-
-    def __init__(self, host: RerunHost, missed: MissedStep) -> None:
-        # Imported only now: a healthy run need not spend the time.
-        trace = importlib.import_module("headway.explain.trace")
-        self.backward_began = False
+    def step_over(self, host: RerunHost) -> None:
+        """An optimizer has stepped, or its step was skipped."""
         self._host = host
-        self._step = BadStep(missed.step, "nonfinite", (), None, None, None).as_failing_step(host)
-        self._trace: Any = trace.Trace(self._step)
-        self._active = True
-        self._inputs: Any = None
-        self._hook = register_module_forward_pre_hook(self._keep_inputs)
-        self._trace.__enter__()
+        if self._session is None:
+            return
+        found = self._session.find_origins()
+        if found is not None and found.origins:
+            self._results.setdefault(host.step, found)
+            for step in sorted(self._results)[:-MAX_RESULTS]:
+                del self._results[step]
+        self._session.trace.next_step()
+        self._session.trace.paused = False
+        self._batches = self._batches[len(self._batches) - self._fresh_batches :]
+        if not self._every_step and host.step >= self._until:
+            self.stop()
+
+    def record_unused(self, host: RerunHost) -> None:
+        """Record the origin in a step that is not bad: it may explain a later finding."""
+        found = self._results.get(host.step)
+        if found is None:
+            return
+        first = found.origins[0]
+        key = (first.op, first.place)
+        if key in self._recorded or len(self._recorded) >= MAX_RESULTS:
+            return
+        self._recorded.add(key)
+        wording = importlib.import_module("headway.explain.explanation")
+        explanation = wording.add_sentences(
+            wording.Explanation(host.step, "nonfinite", "deterministic", origins=found.origins)
+        )
+        host.record_event(host.step, TRACED, encode_numbers(explanation.to_dict()))
+
+    def collect(self, host: RerunHost, step: int) -> StepOrigins | None:
+        """The origins of a bad step; with several ranks, those of the failing one. Every rank must
+        call this."""
+        own = self._results.pop(step, None)
+        traces = host.agreement.gather(None if own is None else (own.origins, own.bad_loss))
+        if len(traces) == 1:
+            return own
+        known = {rank: found for rank, found in enumerate(traces) if found is not None}
+        # A collective fills memory unseen, so a rank may find an origin that is another's.
+        certain = [rank for rank, (_, bad) in known.items() if bad] or list(known)
+        if not certain:
+            return None
+        inputs = own.inputs if own is not None and certain[0] == host.agreement.rank else ()
+        return StepOrigins(*known[certain[0]], rank=certain[0], inputs=inputs)
+
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Trace nothing while a bad step is run again."""
+        session = self._session
+        before = session is None or session.trace.paused
+        if session is not None:
+            session.trace.paused = True
+        try:
+            yield
+        finally:
+            if session is not None:
+                session.trace.paused = before
+
+    # For the session.
+
+    def learn(self) -> StepFacts:
+        lasting_trace = importlib.import_module("headway.explain.lasting_trace")
+        failing_step = importlib.import_module("headway.explain.failing_step")
+        if self._host is None:
+            step = failing_step.FailingStep((), (), list(self._batches), {})
+        else:
+            bad = BadStep(self._host.step, "nonfinite", (), None, None, None)
+            step = replace(bad.as_failing_step(self._host), batches=list(self._batches))
+        facts: StepFacts = lasting_trace.StepFacts(step, self._batches)
+        return facts
+
+    def batches(self) -> list[Any]:
+        return self._batches
+
+    def backward_began(self) -> None:
+        self._fresh_batches = 0
+
+
+class _TraceSession:
+    """A trace that is in force, and what it listens to."""
+
+    def __init__(
+        self,
+        tracer: StepTracer,
+        running: Callable[[], nn.Module | None],
+        stack: ModuleStack | None,
+    ) -> None:
+        # Imported only now: a healthy run need not spend the time.
+        lasting_trace = importlib.import_module("headway.explain.lasting_trace")
+        self._tracer = tracer
+        self._stack = stack
+        self.trace: LastingTrace = lasting_trace.LastingTrace(tracer.learn, running)
+        self._eager = run_eagerly()
+        self._eager.__enter__()
+        if stack is not None:
+            stack.install()
+        self.trace.__enter__()
         patching.add_listener(self)
+        self._autocast = patching.call_after(autocast, "__enter__", self._autocast_entered)
+        self._autocast.__enter__()
+        self._workers = WorkerOrigins(self.trace)
 
     def stop(self) -> None:
-        if not self._active:
-            return
-        self._active = False
-        self._hook.remove()
+        self._workers.close()
+        self._autocast.__exit__(None, None, None)
         patching.remove_listener(self)
+        if self._stack is not None:
+            self._stack.remove()
+        self.trace.paused = True
         on_top: Any = current_dispatch_mode()
-        if on_top is not self._trace:  # a mode of the script's own is on top
-            self._trace.blind()
-            return
-        try:
-            self._trace.__exit__(None, None, None)
-        except Exception:  # ours
-            logger.debug("the trace could not be removed in order", exc_info=True)
-            self._trace.blind()
+        if on_top is self.trace:  # otherwise a mode of the script's own is on top
+            self.trace.__exit__(None, None, None)
+        self._eager.__exit__(None, None, None)
 
-    def result(self) -> _TraceResult:
+    def find_origins(self) -> StepOrigins | None:
+        """Where the bad values of the step that ends now come from; None: there are none."""
+        trace = self.trace
+        if trace.suspicious and not (trace.ends.losses or trace.ends.gradients):
+            trace.look_at_buffers()
+        if not (trace.ends.losses or trace.ends.gradients):
+            return None
         locate = importlib.import_module("headway.explain.locate")
         try:
-            found: Sequence[Origin] = locate.find_origins(self._trace, self._step)
+            origins = locate.find_origins(trace, trace.finish_step())
+            if origins and is_bad_input(origins[0]):
+                made = self._workers.find(self._tracer.batches())
+                if made is not None:
+                    origins = (merge_worker_origin(origins[0], made), *origins[1:])
         except Exception:  # ours
             logger.debug("the trace could not be read", exc_info=True)
-            found = ()
-        return _TraceResult(found, bool(self._trace.ends.losses), self._inputs)
+            return None
+        return StepOrigins(origins, bool(trace.ends.losses), inputs=self._tracer.batches())
 
-    def _keep_inputs(self, module: nn.Module, args: Any) -> None:
-        if self._inputs is None:
-            self._inputs = [item.detach() for item in batch_tensors(args) if not item.requires_grad]
+    def _autocast_entered(self, *_: Any) -> None:
+        self.trace.notes.autocast_used = True
+
+    # Events of torch.
 
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
-        self.backward_began = True
-        self._trace.backward_begins(roots, {})
+        if not self.trace.paused:
+            self.trace.backward_begins(roots, {})
+            self._tracer.backward_began()
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
-        self._trace.gradients_ready(
-            [p for p in trained_parameters(self._host) if p.grad is not None]
-        )
+        if not self.trace.paused:
+            self.trace.finish_step()
 
     def clipping(self, parameters: Any, norms: Any, total: Any) -> None: ...
 
@@ -176,32 +295,3 @@ class _TracedStep:
     def scaler_steps(self, scaler: GradScaler, optimizer: Optimizer) -> None: ...
 
     def scaler_stepped(self, scaler: GradScaler, optimizer: Optimizer) -> None: ...
-
-
-def _is_bad_input(origin: Origin) -> bool:
-    """Whether no op made the value: it was in the script's data before the step."""
-    return origin.output is None and bool(origin.inputs) and origin.inputs[0].role == "carried"
-
-
-def _has_nonfinite(inputs: Any) -> bool:
-    return inputs is not None and next(scan_batch(inputs), None) is not None
-
-
-def _explain(due: MissedStep, origins: Sequence[Origin], rank: int | None) -> InvestigationResult:
-    explanation = importlib.import_module("headway.explain.explanation")
-    words = importlib.import_module("headway.explain.explanation")
-    investigation = importlib.import_module("headway.explain.investigation")
-    explained = words.add_sentences(
-        explanation.Explanation(
-            step=due.step,
-            symptom="nonfinite",
-            nature="deterministic",
-            origins=tuple(origins),
-            guilt=words.guilt_by_kind(origins[0]) or "unknown",
-            rank=rank,
-            passes=1,
-            notes=("seen in the step after it, which was bad as well",),
-        )
-    )
-    result: InvestigationResult = investigation.InvestigationResult(explained)
-    return result

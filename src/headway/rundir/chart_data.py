@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from headway.core.incident_events import INCIDENT
+from headway.core.incident_events import INCIDENT, TRACED
 from headway.core.records import EventRecord, Header, Record, SetupRecord, StepRecord
 from headway.core.signals import family
 from headway.rundir.downsample import (
@@ -46,7 +46,7 @@ CHARTED_SIGNALS = (
 """Signals with a panel of their own."""
 USER_NAMED_FAMILIES = ("loss", "eval")
 """Families whose members users name: `loss/box`, `eval/accuracy`."""
-EVENTS_WITHOUT_MARK = ("scan", "axis", "checkpoint", "places", "end", INCIDENT)
+EVENTS_WITHOUT_MARK = ("scan", "axis", "checkpoint", "places", "end", INCIDENT, TRACED)
 """Events that are not marked: bookkeeping, or shown elsewhere."""
 SETUPS = ("precision", "optimizer")
 """Set-up facts that describe the run."""

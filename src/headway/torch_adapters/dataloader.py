@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, dataloader
+from torch.utils.data import DataLoader, IterableDataset, dataloader, get_worker_info
 
 from headway.torch_adapters.frames import current_frame
 from headway.torch_adapters.live_objects import find_instances
@@ -102,6 +102,39 @@ def observe_loaders(listener: LoaderListener) -> Iterator[None]:
         yield
     finally:
         uninstall()
+
+
+_MapFetcher: Any = private_part(
+    "torch.utils.data._utils.fetch._MapDatasetFetcher",
+    None,
+    without="what a data set does in DataLoader workers is not traced",
+)
+_IterableFetcher: Any = private_part(
+    "torch.utils.data._utils.fetch._IterableDatasetFetcher",
+    None,
+    without="what an iterable data set does in DataLoader workers is not traced",
+)
+
+
+@contextmanager
+def watch_worker_fetches(watch: Callable[[Callable[[], Any]], Any]) -> Iterator[None]:
+    """Workers that are forked while this lasts get each batch by `watch(fetch)`."""
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def fetch(self: Any, indices: Any) -> Any:
+            if get_worker_info() is None:
+                return original(self, indices)
+            return watch(lambda: original(self, indices))
+
+        return fetch
+
+    found = [kind for kind in (_MapFetcher, _IterableFetcher) if kind is not None]
+    undo = [wrap_function(kind, "fetch", wrap) for kind in found]
+    try:
+        yield
+    finally:
+        for uninstall in undo:
+            uninstall()
 
 
 _WorkerIterator: Any = private_part(

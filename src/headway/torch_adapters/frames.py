@@ -282,6 +282,60 @@ def read_frame_context(depth: int, *, in_backward: bool) -> FrameContext:
     return FrameContext(place, called_from, caller, recomputed, nested)
 
 
+class RawFrames(NamedTuple):
+    """What `read_frame_context` reads outside of backward, before anything is made of it."""
+
+    code: CodeType | None
+    line: int = 0
+    users: bool = False
+    caller: CodeType | None = None
+    caller_line: int = 0
+    begins: int = 0
+    """The line at which the function around a comprehension begins."""
+
+    def to_context(self) -> FrameContext:
+        if self.code is None:
+            return FrameContext()
+        begins = self.begins or self.code.co_firstlineno
+        place = FrameLine(self.code.co_filename, self.line, self.code.co_name, begins)
+        outer = self.caller and FrameLine(
+            self.caller.co_filename,
+            self.caller_line,
+            self.caller.co_name,
+            self.caller.co_firstlineno,
+        )
+        return FrameContext(place, None, outer) if self.users else FrameContext(place, outer)
+
+
+_NO_FRAMES = RawFrames(None)
+
+
+def read_raw_frames(depth: int) -> RawFrames:
+    """The frames around the caller `depth` frames up, outside of backward: for every op."""
+    frame = current_frame(depth)
+    place: FrameType | None = None
+    users = within = False
+    begins = 0
+    while frame is not None:
+        code = frame.f_code
+        kind = _kinds.get(code.co_filename)
+        if kind is None:
+            kind = _kinds[code.co_filename] = _classify_file(code.co_filename)
+        if kind == _USERS or (kind == _LIBRARY and place is None):
+            if place is None:
+                place, users = frame, kind == _USERS
+                within = users and code.co_name in _WITHIN
+            elif within:
+                begins, within = code.co_firstlineno, code.co_name in _WITHIN
+            else:
+                at = place.f_lineno
+                return RawFrames(place.f_code, at, users, code, frame.f_lineno, begins)
+        frame = frame.f_back
+    if place is None:
+        return _NO_FRAMES
+    return RawFrames(place.f_code, place.f_lineno, users, begins=begins)
+
+
 def in_checkpointed_forward() -> bool:
     """Whether torch.utils.checkpoint, or DeepSpeed's, is among the callers."""
     return any(

@@ -79,9 +79,24 @@ else:
     )
 
 
+class UncompiledDispatchMode(TorchDispatchMode):
+    """A dispatch mode whose handler is called directly, for code that no compiler sees: torch wraps
+    other handlers, which takes as long as a small op."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class LastingModes:
+    """How many dispatch modes are in force from the beginning of a script to its end."""
+
+    count = 0
+
+
 class OutermostDispatchMode(TorchDispatchMode):
-    """A dispatch mode that is entered only where no other is in force, and left only when every
-    mode that was entered after it has been left."""
+    """A dispatch mode that is entered only where no other but lasting ones is in force, and left
+    only when every mode that was entered after it has been left."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -89,14 +104,14 @@ class OutermostDispatchMode(TorchDispatchMode):
 
     def enter_outermost(self) -> bool:
         """Enter it; False where another mode is in force, which would end before this one."""
-        if not self.in_force and _dispatch_depth() == 0:
+        if not self.in_force and _dispatch_depth() == LastingModes.count:
             self.__enter__()  # type: ignore[no-untyped-call]
             self.in_force = True
         return self.in_force
 
     def leave_outermost(self) -> bool:
         """Leave it; False where one that was entered later is still in force."""
-        if self.in_force and _dispatch_depth() == 1:
+        if self.in_force and _dispatch_depth() == LastingModes.count + 1:
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self.in_force = False
         return not self.in_force

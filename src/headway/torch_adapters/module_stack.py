@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -40,13 +40,51 @@ class RunningModule(NamedTuple):
 _NONE = RunningModule("", None)
 
 
+class ModuleNames:
+    """Paths of the modules of the user's models, which may become known late."""
+
+    def __init__(self) -> None:
+        self._models: tuple[int, ...] = ()
+        self._paths: dict[int, str] = {}
+
+    def learn(self, models: Sequence[nn.Module]) -> None:
+        known = tuple(map(id, models))
+        if known == self._models:
+            return
+        self._models = known
+        self._paths.clear()  # in place: modules that were noted look into it
+        for number, model in enumerate(models):
+            prefix = f"model{number}." if len(models) > 1 else ""
+            for path, module in unwrap_model(model).named_modules():
+                self._paths.setdefault(id(module), (prefix + user_path(path)).rstrip("."))
+
+    def running(self, module: nn.Module | None) -> NamedModule | RunningModule:
+        """A module whose path is read when it is asked for."""
+        return _NONE if module is None else NamedModule(module, self._paths)
+
+
+class NamedModule(NamedTuple):
+    """A module in its forward, whose path may become known later."""
+
+    module: nn.Module
+    paths: Mapping[int, str]
+
+    @property
+    def path(self) -> str:
+        return self.paths.get(id(self.module), "")
+
+    @property
+    def kind(self) -> type:
+        return type(self.module)
+
+
 class ModuleStack:
     """Keeps, for every thread, the modules whose forward is being run."""
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
         self._models = models
         self._names: dict[int, str] = {}
-        self._stacks: dict[int, list[tuple[int, RunningModule]]] = {}
+        self._stacks: dict[int, list[tuple[nn.Module, RunningModule]]] = {}
         self._handles: list[Any] = []
 
     def install(self) -> None:
@@ -75,12 +113,17 @@ class ModuleStack:
         stack = self._stacks.get(threading.get_ident())
         return stack[-1][1] if stack else _NONE
 
+    def module(self) -> nn.Module | None:
+        """The same, as it is."""
+        stack = self._stacks.get(threading.get_ident())
+        return stack[-1][0] if stack else None
+
     def _enter(self, module: nn.Module, args: Any) -> None:
         stack = self._stacks.setdefault(threading.get_ident(), [])
-        stack.append((id(module), RunningModule(self._names[id(module)], type(module))))
+        stack.append((module, RunningModule(self._names[id(module)], type(module))))
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         stack = self._stacks.get(threading.get_ident(), [])
-        if any(entered == id(module) for entered, _ in stack):
-            while stack.pop()[0] != id(module):
+        if any(entered is module for entered, _ in stack):
+            while stack.pop()[0] is not module:
                 pass

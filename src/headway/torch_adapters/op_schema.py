@@ -40,6 +40,7 @@ LOSS_NAMES = (
 
 _USERS = {
     "to_copy": "to",
+    "lift_fresh": "tensor",
     "native_layer_norm": "layer_norm",
     "native_group_norm": "group_norm",
     "native_batch_norm": "batch_norm",

@@ -61,6 +61,20 @@ def nonfinite_flags(tensor: Tensor) -> int:
     return (POSITIVE if high == math.inf else 0) | (NEGATIVE if low == -math.inf else 0)
 
 
+_FLOATS = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
+
+
+def sums_to_finite(tensor: Tensor) -> bool:
+    """Whether the sum is finite, and so every element. Huge values may overflow: False proves
+    nothing."""
+    if tensor.dtype not in _FLOATS or type(tensor) not in _PLAIN or not tensor.is_cpu:
+        numbers = plain_tensor(tensor)
+        return numbers is None or nonfinite_flags(numbers) == 0
+    if tensor.layout is not torch.strided:
+        return nonfinite_flags(sparse_values(tensor)) == 0
+    return math.isfinite(tensor.sum(dtype=torch.float32).item())
+
+
 def as_real(tensor: Tensor) -> Tensor:
     """The same numbers in a dtype that every kernel knows."""
     if tensor.is_complex():

@@ -34,6 +34,7 @@ KINDS = (
     "masked-softmax-row",
     "mean-of-nothing",
     "masked-target",
+    "masked-nan",
     "poisoned-batch",
     "poisoned-weight",
     "poisoned-buffer",
@@ -107,6 +108,17 @@ _LEAF_CAUSES = {
     ),
     "constant": ("unknown", "{name} is a constant in the code and contains {what}"),
 }
+
+
+def classify_masked(operand: Operand) -> OriginKind:
+    """NaN in the data that is masked only after it was used."""
+    return OriginKind(
+        "masked-nan",
+        f"{_count_bad(operand)} are NaN and are masked after this op: the loss leaves them out, "
+        "but in backward 0 · NaN is NaN. Mask them before it",
+    )
+
+
 _NAMED_BY_COUNT = frozenset(("batch", "data"))
 """Roles whose cause names the tensor with the count: the headline begins with the sample."""
 

@@ -36,7 +36,7 @@ from headway.guard.script.script_guard import ScaledLoss, ScriptGuard
 from headway.guard.step_machine import RECENT_BATCHES
 from headway.output.notices import Notices, logger
 from headway.policy import Policy
-from headway.rerun.strategies.next_step import NextStepTrace
+from headway.rerun.step_tracer import StepTracer
 from headway.torch_adapters import dataloader, live_objects, patching
 from headway.torch_adapters.frames import current_frame, is_user_frame
 from headway.torch_adapters.nonfinite_scan import is_on_host
@@ -100,7 +100,8 @@ class ScriptLauncher:
         self._max_steps = max_steps
         self._max_seconds = max_seconds
         self._trained = trained
-        self._next_step = NextStepTrace()
+        self.tracer = StepTracer(shared=True)
+        """Traces steps as they run; every guard of this launch uses it."""
         self._scaled: list[ScaledLoss] = []
         """Scaled losses whose backward pass has not begun yet."""
         self._new_optimizer = False
@@ -134,7 +135,7 @@ class ScriptLauncher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._next_step.disarm()
+        self.tracer.stop()
         self._stack.close()
 
     def close(self, error: BaseException | None = None) -> None:
@@ -205,8 +206,6 @@ class ScriptLauncher:
         ]
 
     def scaler_steps(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        if not self.replaying:
-            self._next_step.step_comes()
         self._before_scaler = self.steps.get(id(optimizer), 0)
 
     def scaler_stepped(self, scaler: GradScaler, optimizer: Optimizer) -> None:
@@ -234,6 +233,7 @@ class ScriptLauncher:
         return guard.rerun_in_loop(frame)
 
     def batch_drawn(self, loader: Any, batch: Any, waited: float) -> None:
+        self.tracer.batch_drawn(batch)
         for listener in self.on_batch:
             listener(loader, batch)
         if self.guard is not None:
@@ -249,8 +249,6 @@ class ScriptLauncher:
             self._script = running_script()
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not self.replaying:
-            self._next_step.step_comes()
         if self.guard is None or all(optimizer is not known for known in self.guard.optimizers):
             self._make_guard((), optimizer)
 
@@ -260,8 +258,6 @@ class ScriptLauncher:
         if id(optimizer) not in self.steps:
             self._kept.append(optimizer)
         self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
-        if self.guard is not None:
-            self.guard.step_over()
         for listener in self.on_step:
             listener(optimizer)
         self._stop_if_enough(optimizer)
@@ -275,7 +271,6 @@ class ScriptLauncher:
 
     def _stop(self, *_: Any) -> NoReturn:
         self.enough = True
-        self._next_step.disarm()
         raise EnoughSteps
 
     def _limit_time(self) -> None:
@@ -333,7 +328,7 @@ class ScriptLauncher:
                 optimizers,
                 self.make_recorder,
                 self._sampling_plan,
-                self._next_step,
+                self.tracer,
                 run_dir=self._run_dir,
                 max_norm=self._max_norm,
                 policy=self.policy,

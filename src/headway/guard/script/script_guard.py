@@ -22,7 +22,7 @@ from headway.guard.recorder import Recorder
 from headway.guard.recovery.snapshots import Snapshots
 from headway.rerun.by_call import BuildStep, rerun_call
 from headway.rerun.protocol import RerunMoment
-from headway.rerun.strategies.next_step import NextStepTrace
+from headway.rerun.step_tracer import StepTracer
 
 ScaledLoss: TypeAlias = tuple[GradScaler, Tensor, "weakref.ref[Tensor]"]
 """A scaler, a loss, and the scaled loss."""
@@ -52,13 +52,15 @@ class ScriptGuard(Guard):
         optimizers: Sequence[Optimizer],
         make_recorder: Callable[..., Recorder],
         sampling_plan: SamplingPlan,
-        next_step: NextStepTrace,
+        tracer: StepTracer,
         **more: Any,
     ) -> None:
         self._make_recorder = make_recorder  # type: ignore[assignment]
         self._sampling_plan = sampling_plan
         super().__init__(models, optimizers, **more)
-        self._next_step = self._session.rerun.next_step = next_step
+        self._session.rerun.tracer = tracer
+        self._session.rerun.rerun_results.owns_loop = False
+        tracer.use_host(self._session)
         self.models = tuple(models)
         self.optimizers = tuple(optimizers)
 
@@ -84,10 +86,9 @@ class ScriptGuard(Guard):
             self._session.rerun.rerun(RerunMoment.LAST_STEP, frame)
 
     def step_over(self) -> None:
-        """A step is complete: explain the one before it, and trace the next if need be."""
-        self._session.rerun.trace_next_step()
+        """A GradScaler has skipped a step."""
+        self._session.rerun.step_complete()
 
     def retire(self) -> None:
         """Stop watching and leave the record open: another guard takes over."""
-        self._next_step.disarm()
         self._close(well=True, last=False)

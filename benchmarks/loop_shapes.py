@@ -1,0 +1,173 @@
+"""Whether the line of a bad number is named whatever the loop looks like.
+
+    python benchmarks/loop_shapes.py [--only recursion] [--command check|run] [--json FILE]
+
+The scripts of corpus/origins: loops of twenty shapes, from a list comprehension to Lightning and two
+ranks, each with one bad number. The line where it originates carries the mark `# <- origin`, written
+before the script ran for the first time. Each runs unmodified, in a process of its own, once under
+`headway check` and once under `headway run`. A line is right if the first cause names it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import multiprocessing
+import os
+import platform
+import runpy
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))
+
+import torch
+
+import headway
+from headway import registry
+from headway.config import Settings
+from headway.guard.script.guarded_run import run_guarded
+from headway.preflight.observers import all_observers
+from headway.preflight.runner import run_check
+
+SCRIPTS = ROOT / "corpus" / "origins"
+MARK = "# <- origin"
+STEPS = 6
+TOGETHER = "_ranks_"
+"""In the name of a script for two ranks."""
+SECONDS = 240
+
+
+def marked_line(script: Path) -> int:
+    lines = script.read_text().splitlines()
+    return next(number for number, text in enumerate(lines, 1) if MARK in text)
+
+
+def named_lines(report: dict[str, Any]) -> list[tuple[str, str | None, int | None]]:
+    """(code, file, line) of the causes, most likely first."""
+    first = [cause["code"] for cause in report["causes"]]
+    findings = sorted(
+        report["findings"],
+        key=lambda item: first.index(item["code"]) if item["code"] in first else len(first),
+    )
+    return [
+        (item["code"], item["where"].get("file"), item["where"].get("line")) for item in findings
+    ]
+
+
+def is_right(script: Path, report: dict[str, Any]) -> bool:
+    """Whether the first cause that has a line has the marked one."""
+    placed = [item for item in named_lines(report) if item[2] is not None]
+    if not placed:
+        return False
+    _, file, line = placed[0]
+    return Path(str(file)).name == script.name and line == marked_line(script)
+
+
+def examine(script: Path, command: str) -> dict[str, Any]:
+    """The report as plain data."""
+    if TOGETHER in script.name:
+        return _on_ranks(script, command)
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(
+        target=_run, args=(script, command, theirs)
+    )
+    process.start()
+    theirs.close()
+    try:
+        report: dict[str, Any] = json.loads(ours.recv()) if ours.poll(SECONDS) else {}
+    except EOFError:
+        report = {}
+    if process.is_alive():
+        process.terminate()
+    process.join()
+    return report or {"causes": [], "findings": []}
+
+
+def _run(script: Path, command: str, answer: Connection) -> None:
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(quiet, stream)
+    sys.argv = [str(script)]
+    torch.manual_seed(0)
+
+    def work() -> None:
+        runpy.run_path(str(script), run_name="__main__")
+
+    if command == "check":
+        report = run_check(work, max_steps=STEPS).report
+    else:
+        report = run_guarded(work, settings=Settings()).report
+    answer.send(json.dumps(report.to_dict(), default=str))
+
+
+def _on_ranks(script: Path, command: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "report.json"
+        more = ["--max-steps", "3"] if command == "check" else []
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+                *("--nproc-per-node", "2", "-m", "headway", command, "--format", "json", *more),
+                *("--out", folder, str(script)),
+            ],
+            stdout=out.open("w"),
+            stderr=subprocess.DEVNULL,
+            timeout=SECONDS,
+            check=False,
+        )
+        text = out.read_text()
+    start = text.find("{")
+    report: dict[str, Any] = json.JSONDecoder().raw_decode(text[start:])[0] if start >= 0 else {}
+    return report
+
+
+def measure(scripts: Sequence[Path], command: str) -> dict[str, Any]:
+    wrong = {}
+    for script in scripts:
+        report = examine(script, command)
+        if not is_right(script, report):
+            said = [item for item in named_lines(report)[:3]]
+            wrong[script.stem] = [f"{code} line {line}" for code, _, line in said]
+            print(f"  {command} {script.stem}: expected {marked_line(script)}, said {said}")
+    return {"right": len(scripts) - len(wrong), "of": len(scripts), "wrong": wrong}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="part of a script's name")
+    parser.add_argument("--command", choices=["check", "run"])
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    logging.getLogger("headway").setLevel(logging.ERROR)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    registry.all_checks(), all_observers()
+    scripts = sorted(item for item in SCRIPTS.glob("*.py") if args.only in item.name)
+    found: dict[str, Any] = {}
+    for command in [args.command] if args.command else ["check", "run"]:
+        found[command] = result = measure(scripts, command)
+        share = result["right"] / max(1, result["of"])
+        print(f"{command}: the line is right in {result['right']} of {result['of']} ({share:.0%})")
+    if args.json:
+        about = {
+            "date": time.strftime("%Y-%m-%d"),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "headway": headway.__version__,
+            "machine": f"{platform.machine()}, CPU only, one thread",
+        }
+        args.json.write_text(json.dumps({**about, **found}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

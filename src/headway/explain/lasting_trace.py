@@ -1,0 +1,410 @@
+"""Traces step after step at little cost: an op whose result is finite only leaves a note.
+
+A result is finite if its sum is. Only other results are examined, with their operands, as `Trace`
+does. So a bad value has its line whatever the loop looks like: the step need not run again.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from headway.explain.bad_inputs import BadInputTracker, CallArguments
+from headway.explain.bad_results import BadResultInspector
+from headway.explain.batch_samples import BatchSamples
+from headway.explain.failing_step import FailingStep
+from headway.explain.tensor_memory import MemoryOwners, MemoryWrite, MemoryWrites
+from headway.explain.trace import NamedGradients, Trace, TraceResults, changed_arguments
+from headway.explain.traced_call import TracedCall
+from headway.torch_adapters import nonfinite_scan, runtime_state
+from headway.torch_adapters.autograd_graph import node_number
+from headway.torch_adapters.frames import FrameLine, RawFrames, read_raw_frames
+from headway.torch_adapters.modes import (
+    UNDECLARED_WRITES,
+    LastingModes,
+    UncompiledDispatchMode,
+)
+from headway.torch_adapters.module_stack import ModuleNames, NamedModule, RunningModule
+from headway.torch_adapters.op_schema import OpSchema, read_schema, tensor_arguments
+from headway.torch_adapters.tensor_values import (
+    nonfinite_flags,
+    storage_address,
+    sums_to_finite,
+)
+
+MAX_NOTES = 50_000
+"""Forward ops that are remembered, newest last: a graph may be older than the last step."""
+MAX_BAD_CALLS = 20_000
+"""Bad calls of all steps together; nothing is traced beyond that."""
+MAX_COPIED = 1 << 20
+"""Elements of an argument that is copied before an op changes it."""
+
+
+class StepFacts(NamedTuple):
+    """What is known of the training by now."""
+
+    step: FailingStep
+    """Models, optimizers, names; without them before the first backward pass of a script."""
+    batches: Sequence[Any]
+
+
+class _ForwardNote(NamedTuple):
+    """An op of a forward pass."""
+
+    facts: OpSchema
+    frames: RawFrames
+    module: nn.Module | None
+    autocast: str | None
+    dims: int
+    batch: int
+
+
+@dataclass(slots=True)
+class _ThreadNotes:
+    numbers: list[int] = field(default_factory=list)
+    """Of the newest autograd node when the op ran."""
+    notes: list[_ForwardNote] = field(default_factory=list)
+
+
+class ForwardNotes:
+    """From an autograd node to the line of its forward op, over many steps."""
+
+    def __init__(self, names: ModuleNames, running: Callable[[], nn.Module | None]) -> None:
+        self.autocast_used = False
+        """Whether the script has entered an autocast region: asking each op takes long."""
+        self._names = names
+        self._running = running
+        self._main = threading.get_ident()
+        self._threads: dict[int, _ThreadNotes] = {}
+
+    def add(self, facts: OpSchema, args: tuple[Any, ...], batch: int) -> None:
+        """Note an op, before the next one in this thread."""
+        number = runtime_state.last_node_number()
+        thread = threading.get_ident()
+        known = self._threads.get(thread)
+        if known is None:
+            known = self._threads[thread] = _ThreadNotes()
+        if number < 0 or (known.numbers and number <= known.numbers[-1]):
+            return
+        first = args[0] if args and isinstance(args[0], Tensor) else None
+        autocast = None
+        if self.autocast_used and first is not None:
+            autocast = runtime_state.autocast_dtype(first.device.type)
+        dims = 0 if first is None else first.ndim
+        frames = read_raw_frames(3)
+        known.numbers.append(number)
+        known.notes.append(_ForwardNote(facts, frames, self._running(), autocast, dims, batch))
+
+    def note(self, call: TracedCall) -> None:
+        """A call of which everything is recorded: `add` has noted it."""
+        known = self._threads.get(threading.get_ident())
+        if call.phase == "forward" and known is not None and known.numbers:
+            call.number = known.numbers[-1]
+
+    def of(self, node: Any, *, nested: bool) -> TracedCall | None:
+        """The forward op of a node. `nested`: a forward recomputed in this thread created the
+        graph."""
+        number = node_number(node)
+        known = self._threads.get(threading.get_ident()) if nested else None
+        if known is None or not known.numbers:
+            known = self._threads.get(self._main)
+        if known is None or not 0 <= number < runtime_state.LEAF_NUMBER:
+            return None
+        # A node without an op belongs to the previous op: writing through a view creates two.
+        at = bisect_right(known.numbers, number) - 1
+        return None if at < 0 else self._call(known.numbers[at], known.notes[at])
+
+    def _call(self, number: int, note: _ForwardNote) -> TracedCall:
+        return TracedCall(
+            order=-1,
+            facts=note.facts,
+            module=self._names.running(note.module),
+            around=note.frames.to_context(),
+            autocast=note.autocast,
+            batch=note.batch,
+            number=number,
+            dims=note.dims,
+        )
+
+    def running(self) -> NamedModule | RunningModule:
+        """The innermost module of the script, by the path that is known by now."""
+        return self._names.running(self._running())
+
+    def callers_of(self, function: tuple[str, int]) -> set[FrameLine]:
+        found: set[FrameLine] = set()
+        for known in self._threads.values():
+            contexts = {note.frames for note in known.notes}
+            for raw in contexts:
+                place, _, caller = raw.to_context()[:3]
+                if place is not None and (place.file, place.begins) == function and caller:
+                    found.add(caller)
+        return found
+
+    def trim(self) -> None:
+        for known in self._threads.values():
+            if len(known.notes) > MAX_NOTES:
+                del known.numbers[:-MAX_NOTES], known.notes[:-MAX_NOTES]
+
+
+class _StorageWrites(MemoryWrites):
+    """Writes that outlive a step. Storage of another size at an address is other storage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sizes: dict[int, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._into)
+
+    def note(self, tensor: Tensor, order: int, flags: int) -> None:
+        self._sizes[storage_address(tensor)] = tensor.untyped_storage().nbytes()
+        super().note(tensor, order, flags)
+
+    def begin(self, tensor: Tensor, order: int, flags: int) -> None:
+        self._sizes[storage_address(tensor)] = tensor.untyped_storage().nbytes()
+        super().begin(tensor, order, flags)
+
+    def into(self, tensor: Tensor) -> list[MemoryWrite]:
+        size = self._sizes.get(storage_address(tensor))
+        return super().into(tensor) if size == tensor.untyped_storage().nbytes() else []
+
+    def drop(self, tensor: Tensor) -> None:
+        """Finite values in new memory replace whatever was at this address."""
+        self._into.pop(storage_address(tensor), None)
+        self._shared.discard(storage_address(tensor))
+
+    def forget_since(self, order: int) -> None:
+        """Forget the writes of the ops from this one on."""
+        for where, writes in list(self._into.items()):
+            older = [write for write in writes if write.order < order]
+            if older:
+                self._into[where] = older
+            else:
+                del self._into[where]
+        self._shared.clear()
+
+
+class LastingTrace(UncompiledDispatchMode, Trace):
+    """A trace over many steps.
+
+    `learn` returns what is known by now; `running` returns the module whose forward runs now.
+    """
+
+    def __init__(
+        self, learn: Callable[[], StepFacts], running: Callable[[], nn.Module | None]
+    ) -> None:
+        super().__init__(FailingStep((), (), (), {}))
+        self.paused = False
+        """While headway itself works."""
+        self._learn = learn
+        self._names = ModuleNames()
+        self.notes = ForwardNotes(self._names, running)
+        self._schemas: dict[Any, OpSchema] = {}
+        self._first_call = 0
+        """Number of bad calls before the current step."""
+        self._preparing = True
+        """Before the first optimizer step: what the script prepares may live as long as it."""
+
+    def __enter__(self) -> LastingTrace:
+        self._writes: _StorageWrites = _StorageWrites()
+        self._forwards = self.notes  # type: ignore[assignment]
+        self._modules = self.notes  # type: ignore[assignment]
+        self._sources = BadInputTracker(
+            self.calls, self._writes, MemoryOwners(self._failing_step), self._samples
+        )
+        self._sources.unwritten_role = "computed"
+        self._learn_owners()
+        UncompiledDispatchMode.__enter__(self)  # type: ignore[no-untyped-call]
+        LastingModes.count += 1
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        LastingModes.count -= 1
+        UncompiledDispatchMode.__exit__(self, *exception)  # type: ignore[no-untyped-call]
+        self._writes.forget()
+
+    def blind(self) -> None:
+        self.paused = True
+
+    # The steps.
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether an op of the current step had a bad result that is not intended."""
+        return any(
+            call.trouble is not None and not call.trouble.deliberate
+            for call in self.calls[self._first_call :]
+        )
+
+    def callers_of(self, function: tuple[str, int]) -> set[FrameLine]:
+        return self.notes.callers_of(function)
+
+    def backward_begins(self, roots: Sequence[Tensor], components: Mapping[str, Tensor]) -> None:
+        bad = [root for root in roots if not sums_to_finite(root.detach())]
+        if bad:
+            self._untraced(self._look_at_losses, bad, components)
+        self._backwards += 1
+
+    def finish_step(self) -> FailingStep:
+        """All gradients are there: look at them, if something was bad."""
+        if self.suspicious or self.ends.losses:
+            self._learn_owners()
+            self._sources.name_leaves()
+            self.gradients_ready(self._gradients.parameters())
+        return self._failing_step
+
+    def look_at_batch(self, batch: Any) -> FailingStep:
+        """In a DataLoader worker: a batch is complete."""
+        for tensor in nonfinite_scan.batch_tensors(batch):
+            self._untraced(self._look_at_losses, [tensor], {})
+        return self._failing_step
+
+    def look_at_buffers(self) -> None:
+        """Buffers that the step has filled with bad values, though it was skipped or went well."""
+        self._learn_owners()
+        self._sources.name_leaves()
+        for model in self._failing_step.models:
+            for path, buffer in model.named_buffers():
+                self._untraced(self._look_at_buffer, path, buffer)
+
+    def _look_at_buffer(self, name: str, buffer: Tensor) -> None:
+        found = list(self._bad_source(name, buffer))
+        if found and not found[0].deliberate and found[0].leaf is None:
+            found[0].owner = None  # where the value went, not where it came from
+            self.ends.losses.extend(found)
+
+    def next_step(self) -> None:
+        """Begin another step. Bad values that outlive this one keep their origin."""
+        if not self.suspicious and not self._preparing:
+            self._writes.forget_since(self._first_call)
+            del self.calls[self._first_call :]
+        self._preparing = False
+        self._first_call = len(self.calls)
+        self._backwards = 0
+        self.ends = TraceResults()
+        self._sources.forget_leaves()
+        self.notes.trim()
+        if len(self.calls) > MAX_BAD_CALLS:
+            self.blind()
+
+    def _learn_owners(self) -> None:
+        """Learn which models and batches are known by now."""
+        facts = self._learn()
+        self._failing_step = facts.step
+        self._names.learn(facts.step.models)
+        self._samples[:] = [BatchSamples(batch) for batch in facts.batches]
+        self._gradients = NamedGradients(facts.step)
+        self._sources.replace_owners(MemoryOwners(facts.step))
+        shapes = frozenset(tuple(p.shape) for p in self._gradients.parameters())
+        self._inspector = BadResultInspector(self._sources, self._samples, shapes, self._note)
+
+    # One op.
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if self.paused or self._looking:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        facts = self._schemas.get(func)
+        if facts is None:
+            facts = self._schemas[func] = read_schema(func)
+        if facts.aten == "set":  # memory that is there already: a batch from a worker
+            return func(*args, **kwargs) if kwargs else func(*args)
+        before = None
+        if facts.mutated or facts.collective:
+            before = self._look_before(func, facts, args, kwargs or {})
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        try:
+            if runtime_state.running_node() is None or torch.is_grad_enabled():
+                self.notes.add(facts, args, self._backwards)
+            if not facts.view and self._is_remarkable(facts, args, kwargs or {}, result):
+                self._examine(func, facts, args, kwargs or {}, before, result)
+        except Exception as error:  # never raise into the user's step
+            self._note(error, func)
+        return result
+
+    def _look_before(
+        self, func: Any, facts: OpSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> CallArguments | None:
+        self._looking = True
+        try:
+            if not facts.collective and self._is_large_and_finite(facts, args, kwargs):
+                return None
+            return self._arguments_before(func, facts, args, kwargs)
+        except Exception as error:  # likewise
+            self._note(error, func)
+            return None
+        finally:
+            self._looking = False
+
+    def _is_large_and_finite(
+        self, facts: OpSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> bool:
+        """Whether a copy of what an op changes would take long and tell little."""
+        size = 0
+        for tensor in changed_arguments(facts, args, kwargs):
+            size += tensor.numel()
+            if self._writes and any(write.flags for write in self._writes.into(tensor)):
+                return False
+        return size > MAX_COPIED
+
+    def _is_remarkable(
+        self, facts: OpSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> bool:
+        """Whether a result is bad, or what it was made of will be asked for."""
+        if facts.collective:
+            return True
+        if facts.mutated:
+            return any(
+                not sums_to_finite(tensor) or (self._writes and self._writes.know(tensor))
+                for tensor in changed_arguments(facts, args, kwargs)
+            )
+        for tensor in (result,) if isinstance(result, Tensor) else _tensors_in(result):
+            if not sums_to_finite(tensor):
+                return True
+            if self._writes and type(tensor) is Tensor and tensor.layout is torch.strided:
+                self._writes.drop(tensor)
+        # A mask is often made of integers or booleans.
+        return facts.aten == "to_copy" and not args[0].is_floating_point()
+
+    def _examine(
+        self,
+        func: Any,
+        facts: OpSchema,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        before: CallArguments | None,
+        result: Any,
+    ) -> None:
+        self._looking = True
+        try:
+            with self._lock:
+                if len(self._samples) != len(self._learn().batches):
+                    self._learn_owners()
+                self._look(func, facts, args, kwargs, before, result)
+                if facts.aten.endswith("batch_norm"):
+                    self._note_statistics(facts, args, kwargs)
+        finally:
+            self._looking = False
+
+    def _note_statistics(
+        self, facts: OpSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Batch normalisation writes its running statistics without saying so in its schema."""
+        for name, tensor in tensor_arguments(facts, args, kwargs):
+            if name in UNDECLARED_WRITES and (flags := nonfinite_flags(tensor)):
+                self._writes.note(tensor, len(self.calls) - 1, flags)
+
+
+def _tensors_in(result: Any) -> list[Tensor]:
+    if isinstance(result, Tensor):
+        return [result]
+    if isinstance(result, (list, tuple)):
+        return [tensor for item in result for tensor in _tensors_in(item)]
+    return []
