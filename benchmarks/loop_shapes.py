@@ -2,10 +2,11 @@
 
     python benchmarks/loop_shapes.py [--only recursion] [--command check|run] [--json FILE]
 
-The scripts of corpus/origins: loops of twenty shapes, from a list comprehension to Lightning and two
-ranks, each with one bad number. The line where it originates carries the mark `# <- origin`, written
-before the script ran for the first time. Each runs unmodified, in a process of its own, once under
-`headway check` and once under `headway run`. A line is right if the first cause names it.
+The scripts of corpus/origins: loops of twenty shapes, from a list comprehension to Lightning and
+two ranks, each with one bad number. The line where it originates carries the mark `# <- origin`,
+written before the script ran for the first time. Each runs unmodified, in a process of its own,
+once under `headway check` and once under `headway run`. A line is
+right if the first cause names it.
 """
 
 from __future__ import annotations
@@ -27,8 +28,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "src"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import torch
 
@@ -39,7 +39,7 @@ from headway.guard.script.guarded_run import run_guarded
 from headway.preflight.observers import all_observers
 from headway.preflight.runner import run_check
 
-SCRIPTS = ROOT / "corpus" / "origins"
+SCRIPTS = Path(__file__).resolve().parents[1] / "corpus" / "origins"
 MARK = "# <- origin"
 STEPS = 6
 TOGETHER = "_ranks_"
@@ -136,7 +136,7 @@ def measure(scripts: Sequence[Path], command: str) -> dict[str, Any]:
     for script in scripts:
         report = examine(script, command)
         if not is_right(script, report):
-            said = [item for item in named_lines(report)[:3]]
+            said = named_lines(report)[:3]
             wrong[script.stem] = [f"{code} line {line}" for code, _, line in said]
             print(f"  {command} {script.stem}: expected {marked_line(script)}, said {said}")
     return {"right": len(scripts) - len(wrong), "of": len(scripts), "wrong": wrong}

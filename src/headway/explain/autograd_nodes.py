@@ -6,14 +6,18 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.explain.traced_call import BadInput, TracedCall
+from headway.torch_adapters import runtime_state
 from headway.torch_adapters.autograd_graph import node_number, walk_graph
+from headway.torch_adapters.frames import FrameLine, RawFrames, read_raw_frames
+from headway.torch_adapters.module_stack import ModuleNames, NamedModule, RunningModule
+from headway.torch_adapters.op_schema import OpSchema
 from headway.torch_adapters.runtime_state import LEAF_NUMBER, last_node_number
 
 MOST_NODES = 200_000
@@ -88,3 +92,107 @@ class ForwardCalls:
         # A node without an op belongs to the previous op: writing through a view creates two.
         at = bisect_right(known.numbers, number) - 1
         return known.calls[at] if at >= 0 else None
+
+
+# The same over many steps, at little cost: of an op only its frames and its module are noted.
+
+MAX_NOTES = 50_000
+"""Forward ops that are remembered, newest last: a graph may be older than the last step."""
+
+
+class _ForwardNote(NamedTuple):
+    """An op of a forward pass."""
+
+    facts: OpSchema
+    frames: RawFrames
+    module: nn.Module | None
+    autocast: str | None
+    dims: int
+    batch: int
+
+
+@dataclass(slots=True)
+class _ThreadNotes:
+    numbers: list[int] = field(default_factory=list)
+    """Of the newest autograd node when the op ran."""
+    notes: list[_ForwardNote] = field(default_factory=list)
+
+
+class ForwardNotes:
+    """From an autograd node to the line of its forward op, over many steps."""
+
+    def __init__(self, names: ModuleNames, running: Callable[[], nn.Module | None]) -> None:
+        self.autocast_used = False
+        """Whether the script has entered an autocast region: asking each op takes long."""
+        self._names = names
+        self._running = running
+        self._main = threading.get_ident()
+        self._threads: dict[int, _ThreadNotes] = {}
+
+    def add(self, facts: OpSchema, args: tuple[Any, ...], batch: int) -> None:
+        """Note an op, before the next one in this thread."""
+        number = runtime_state.last_node_number()
+        thread = threading.get_ident()
+        known = self._threads.get(thread)
+        if known is None:
+            known = self._threads[thread] = _ThreadNotes()
+        if number < 0 or (known.numbers and number <= known.numbers[-1]):
+            return
+        first = args[0] if args and isinstance(args[0], Tensor) else None
+        autocast = None
+        if self.autocast_used and first is not None:
+            autocast = runtime_state.autocast_dtype(first.device.type)
+        dims = 0 if first is None else first.ndim
+        frames = read_raw_frames(3)
+        known.numbers.append(number)
+        known.notes.append(_ForwardNote(facts, frames, self._running(), autocast, dims, batch))
+
+    def note(self, call: TracedCall) -> None:
+        """A call of which everything is recorded: `add` has noted it."""
+        known = self._threads.get(threading.get_ident())
+        if call.phase == "forward" and known is not None and known.numbers:
+            call.number = known.numbers[-1]
+
+    def of(self, node: Any, *, nested: bool) -> TracedCall | None:
+        """The forward op of a node. `nested`: a forward recomputed in this thread created the
+        graph."""
+        number = node_number(node)
+        known = self._threads.get(threading.get_ident()) if nested else None
+        if known is None or not known.numbers:
+            known = self._threads.get(self._main)
+        if known is None or not 0 <= number < runtime_state.LEAF_NUMBER:
+            return None
+        # A node without an op belongs to the previous op: writing through a view creates two.
+        at = bisect_right(known.numbers, number) - 1
+        return None if at < 0 else self._call(known.numbers[at], known.notes[at])
+
+    def _call(self, number: int, note: _ForwardNote) -> TracedCall:
+        return TracedCall(
+            order=-1,
+            facts=note.facts,
+            module=self._names.running(note.module),
+            around=note.frames.to_context(),
+            autocast=note.autocast,
+            batch=note.batch,
+            number=number,
+            dims=note.dims,
+        )
+
+    def running(self) -> NamedModule | RunningModule:
+        """The innermost module of the script, by the path that is known by now."""
+        return self._names.running(self._running())
+
+    def callers_of(self, function: tuple[str, int]) -> set[FrameLine]:
+        found: set[FrameLine] = set()
+        for known in self._threads.values():
+            contexts = {note.frames for note in known.notes}
+            for raw in contexts:
+                place, _, caller = raw.to_context()[:3]
+                if place is not None and (place.file, place.begins) == function and caller:
+                    found.add(caller)
+        return found
+
+    def trim(self) -> None:
+        for known in self._threads.values():
+            if len(known.notes) > MAX_NOTES:
+                del known.numbers[:-MAX_NOTES], known.notes[:-MAX_NOTES]

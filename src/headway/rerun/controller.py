@@ -27,7 +27,7 @@ from headway.rerun.protocol import ProtectedCalls, Rerun, RerunCase, RerunHost, 
 from headway.rerun.recorded_batch import RecordedBatch
 from headway.rerun.rerun_group import StepAborted
 from headway.rerun.sandbox import RerunSandbox
-from headway.rerun.step_tracer import StepTracer
+from headway.rerun.step_tracer import StepTracer, UnexplainedSteps
 from headway.rerun.strategies.framework import FrameworkRerun
 from headway.rerun.strategies.loop_body import LoopBodyRerun
 from headway.rerun.strategies.loop_follower import LoopFollower, LoopIteration
@@ -82,13 +82,10 @@ class RerunController:
         """Weights have changed in this iteration."""
         self._missed: MissedStep | None = None
         """The last bad step that has not been run again."""
-        self._unreported: MissedStep | None = None
-        """A bad step that was not run again, and that the next one may explain."""
         self.rerun_results = RerunResults(host, policy, notices)
         self.self_fed_loop = LoopFollower(lambda: host.latest)
         """Follows loops that make their own data."""
-        self.tracer = StepTracer()
-        """Traces steps as they run, after one that could not be explained."""
+        self.unexplained = UnexplainedSteps(host, policy, self.rerun_results)
         self._sandbox: RerunSandbox | None = None
 
     def connect(self, protected: ProtectedCalls, observer: Any) -> None:
@@ -100,6 +97,11 @@ class RerunController:
         """The sandbox of the pass that runs now."""
         sandbox = self._sandbox
         return sandbox if sandbox is not None and sandbox.is_running_pass else None
+
+    @property
+    def tracer(self) -> StepTracer:
+        """Traces steps as they run: those after one that could not be explained."""
+        return self.unexplained.tracer
 
     @property
     def pending(self) -> bool:
@@ -171,44 +173,17 @@ class RerunController:
         worth = bool(self._left) and context.step >= self._not_before
         self._rerun_expected = worth and self._host.rerun_group is not None
 
-    def step_comes(self, *, closure: bool) -> None:
-        """`optimizer.step()` begins."""
-        self.tracer.step_comes(closure=closure)
-
     def step_complete(self) -> None:
         """`optimizer.step()` is over: explain a bad step from its trace, or trace the next ones."""
         missed = self._collect_missed()
         self._protected.spare(TRACING, self.tracer.step_over, self._host)
         if missed is not None:
-            self._protected.spare(TRACING, self._use_trace, missed)
+            pending = self._pending is not None
+            self._protected.spare(TRACING, self.unexplained.use_trace, missed, pending)
             return
         self._protected.spare(TRACING, self.tracer.record_unused, self._host)
-        if self._unreported is not None and not self.tracer.running:
-            self._report_unexplained()
-
-    def _use_trace(self, missed: MissedStep) -> None:
-        traced, results = self.tracer.collect(self._host, missed.step), self.rerun_results
-        if self._pending is not None:  # it is run again first, if it can be
-            if traced is not None:
-                results.traced[missed.step] = traced
-            return
-        if traced is None:
-            if not missed.lost:
-                self._trace_on(missed)
-            return
-        first, self._unreported = self._unreported or missed, None
-        results.report_traced(first, traced, missed.step)
-
-    def _trace_on(self, missed: MissedStep) -> None:
-        """A bad step is not explained: the steps that follow may show its line."""
-        self._unreported = self._unreported or missed
-        wanted = self._policy.replay and self._policy.replays
-        if not wanted or not self.tracer.arm(self._host):
-            self._report_unexplained()
-
-    def _report_unexplained(self) -> None:
-        unreported, self._unreported = self._unreported, None
-        self._protected(self.rerun_results.report_missed, unreported)
+        if not self.tracer.running:
+            self._protected(self.unexplained.report)
 
     def close(self) -> None:
         """The guard closes, perhaps in the middle of a pass: nothing may listen any more."""
@@ -216,7 +191,7 @@ class RerunController:
             self.tracer.stop()
         for step in list(self.rerun_results.traced):  # those that were to be run again
             self._protected(self.rerun_results.report_missed, MissedStep(step))
-        self._report_unexplained()
+        self._protected(self.unexplained.report)
         if self._sandbox is not None:
             self._sandbox.leave(None)
 
@@ -257,7 +232,7 @@ class RerunController:
         else:
             self._forget(strategy if isinstance(strategy, str) else OTHER_RANK)
         if len(self.rerun_results.found) > explained:
-            self._missed = self._unreported = None
+            self._missed = self.unexplained.first = None
 
     def _choose(self, case: RerunCase) -> Rerun | str | None:
         """The strategy, or why there is none; None: it must wait for a later moment."""
@@ -301,14 +276,7 @@ class RerunController:
         """The step that waits can no longer be run again."""
         pending, self._pending = self._pending, None
         if pending is not None:
-            self._explain_without_rerun(MissedStep(pending.step, pending.parameters, why))
-
-    def _explain_without_rerun(self, missed: MissedStep) -> None:
-        """From the trace of the step itself, or of one that follows."""
-        if missed.step in self.rerun_results.traced:
-            self.rerun_results.report_missed(missed)
-        else:
-            self._trace_on(missed)
+            self.unexplained.add(MissedStep(pending.step, pending.parameters, why))
 
     def _run(self, strategy: Rerun) -> Iterator[Any]:
         """Investigate the step; a failure of ours ends the investigation and not the training."""
@@ -337,7 +305,7 @@ class RerunController:
             with self._enter_sandbox(bad) as sandbox:
                 try:
                     if strategy.needs_proof and (why := self._disprove(sandbox, strategy, bad)):
-                        self._explain_without_rerun(MissedStep(bad.step, bad.parameters, why))
+                        self.unexplained.add(MissedStep(bad.step, bad.parameters, why))
                         return
                     for one in answer:
                         yield from sandbox.run_pass(one, strategy)

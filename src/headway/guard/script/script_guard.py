@@ -58,7 +58,7 @@ class ScriptGuard(Guard):
         self._make_recorder = make_recorder  # type: ignore[assignment]
         self._sampling_plan = sampling_plan
         super().__init__(models, optimizers, **more)
-        self._session.rerun.tracer = tracer
+        self._session.rerun.unexplained.tracer = tracer
         self._session.rerun.rerun_results.owns_loop = False
         tracer.use_host(self._session)
         self.models = tuple(models)
