@@ -93,10 +93,10 @@ ENDINGS: dict[str, tuple[str, str, str]] = {
         "optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)\n"
         "for ids, labels in batches((256,) * 400):\n"
         "    loss = nn.functional.cross_entropy(model(ids.cuda()), labels.cuda())\n"
-        "    loss.backward(retain_graph=True)\n    optimizer.step()\n    optimizer.zero_grad()\n"
-        "    kept.append(loss)\n",
+        "    loss.backward(retain_graph=True)  # GROWS\n    optimizer.step()\n"
+        "    optimizer.zero_grad()\n    kept.append(loss)\n",
         "HD808",
-        "ACTIVATIONS",
+        "GROWS",
     ),
     "evaluation-with-graph": (
         "model = train(loader(batches()))\nmodel.eval()\n"
@@ -178,8 +178,9 @@ def headway(tmp_path: Path, command: str, script: str) -> tuple[int, dict[str, A
         text=True,
         timeout=400,
         check=False,
+        env={**os.environ, "HEADWAY_DEBUG": "1"},
     )
-    assert done.stdout, done.stderr[-3000:]
+    assert done.stdout, f"{done.stderr[:3000]} … {done.stderr[-1000:]}"
     return done.returncode, json.loads(done.stdout), done.stderr, file.read_text()
 
 

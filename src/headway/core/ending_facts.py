@@ -168,6 +168,8 @@ class OutOfMemoryFacts(FailureFacts):
     """Rows of the batch that did not fit."""
     fits: Whole
     """Largest number of rows that fitted in a trial."""
+    held: Whole
+    """Bytes that stay allocated after the failed step, weights and states excluded."""
     remedies: Tables
     """`text`, `tested` and `cured`."""
     action: Text

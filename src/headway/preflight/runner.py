@@ -33,6 +33,7 @@ from headway.preflight.observers.model.parameter_structure import INVENTORY_TOPI
 from headway.preflight.trial.update_trials import OVERFIT
 from headway.report import Report
 from headway.torch_adapters.autocast_regions import regions_disabled
+from headway.torch_adapters.lost_device import is_device_error, mark_device_lost
 
 # Overrides the precision of the script (--amp-dtype).
 
@@ -145,9 +146,12 @@ def run_check(
         kinds = all_observers() if observers is None else list(observers)
         hub = stack.enter_context(EventBus(launch, kinds, overfit=how.overfit))
         ended.of(work, launch)
-        if ended.error is not None:
-            hub.crashed(ended.error)
-        hub.finished()
+        if ended.error is not None and is_device_error(ended.error):
+            mark_device_lost()  # observers would read tensors
+        else:
+            if ended.error is not None:
+                hub.crashed(ended.error)
+            hub.finished()
     launch.close(ended.error or ended.interrupted)
     recorder = launch.recorder
     assert recorder is not None

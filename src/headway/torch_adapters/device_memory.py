@@ -70,6 +70,12 @@ def requested_bytes(text: str) -> int | None:
     return None
 
 
+def named_bytes(text: str, after: str) -> int | None:
+    """The size that stands before these words in an error message: `2.80 GiB allowed`."""
+    found = re.search(r"([\d.]+) (\w+) " + after, text)
+    return int(float(found[1]) * _UNITS.get(found[2], 1)) if found else None
+
+
 def device_in(text: str) -> int | None:
     """The number of the device that an error message names."""
     found = _DEVICE.search(text)

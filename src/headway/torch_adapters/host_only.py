@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -56,12 +58,26 @@ def _on_host(value: Any) -> Any:
     return value
 
 
+def _without_device(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that does nothing where there is no device."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except (RuntimeError, AssertionError):
+            return None
+
+    return call
+
+
 @contextmanager
 def cuda_on_host() -> Iterator[None]:
     """While this lasts, code for CUDA runs on the host; CUDA itself must be hidden."""
     with ExitStack() as stack:
-        for name, answer in _ANSWERS.items():
-            if hasattr(torch.cuda, name):
+        for name, function in list(vars(torch.cuda).items()):
+            if isinstance(function, FunctionType) and not name.startswith("_"):
+                answer = _ANSWERS.get(name) or _without_device(function)
                 stack.callback(install_patch(torch.cuda, name, answer))
         stack.enter_context(HostDevices())
         yield

@@ -40,7 +40,12 @@ def remedies_of(facts: OutOfMemoryFacts, record: EventRecord) -> list[Remedy | s
         for item in facts.remedies
     ]
     found.sort(key=lambda remedy: (not remedy.cured, remedy.tested))
-    if facts.action is None and not any("on_oom" in remedy.text for remedy in found):
+    if facts.phase == "step":
+        found.append(
+            Remedy("Use an optimizer with smaller states (SGD, Adafactor), or shard them (FSDP).")
+        )
+    in_model = facts.phase in ("forward", "backward")
+    if in_model and facts.action is None and not any("on_oom" in item.text for item in found):
         found.append(
             Remedy(
                 "`Policy(on_oom='split')` runs such a batch in micro-batches with the same "

@@ -10,6 +10,8 @@ from headway.core.findings import Finding, Severity
 from headway.core.numbers import say_bytes
 from headway.core.records import EventRecord
 
+HELD_SHARE = 0.3
+"""Share of the memory that stays allocated after the step, above which it is called growth."""
 OTHERS_SHARE = 0.05
 """Share of the device's memory above which other processes are named."""
 
@@ -73,7 +75,9 @@ def _message(facts: OutOfMemoryFacts) -> str:
     where = facts.device or "the device"
     parts = [f"{where} ran out of memory{asked}"]
     memory = facts.memory
-    if "total" in memory:
+    if "allowed" in memory:
+        parts[0] += f" ({say_bytes(memory['allowed'])} allowed for this process)"
+    elif "total" in memory:
         free, total = say_bytes(memory["free"]), say_bytes(memory["total"])
         parts[0] += f" ({free} of {total} free)"
     if facts.action:
@@ -82,6 +86,10 @@ def _message(facts: OutOfMemoryFacts) -> str:
         parts.append(unusual)
     elif facts.rows and facts.fits == facts.rows:
         parts.append("the same batch fits when nothing else is held: see HD802 and HD803")
+    elif (facts.held or 0) > HELD_SHARE * _limit(facts):
+        parts.append(
+            f"{say_bytes(facts.held or 0)} stay allocated after the step: see HD802 and HD803"
+        )
     elif facts.rows and facts.fits:
         parts.append(f"{facts.fits} of its {facts.rows} rows fit")
     if not facts.action:
@@ -91,6 +99,11 @@ def _message(facts: OutOfMemoryFacts) -> str:
         if holder:
             parts.append(holder)
     return parts[0] + (". " + "; ".join(_capital(parts[1:])) if parts[1:] else "")
+
+
+def _limit(facts: OutOfMemoryFacts) -> float:
+    memory = facts.memory
+    return float(memory.get("allowed") or memory.get("total") or float("inf"))
 
 
 def _capital(parts: list[str]) -> list[str]:
@@ -106,6 +119,7 @@ def _evidence(facts: OutOfMemoryFacts) -> dict[str, Any]:
         "lines": [dict(item) for item in facts.lines] or None,
         "rows": facts.rows,
         "rows_that_fit": facts.fits,
+        "held_bytes": facts.held,
         "fragmented": facts.fragmented or None,
         "action": facts.action,
         "pieces": facts.pieces,

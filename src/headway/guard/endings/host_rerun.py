@@ -100,12 +100,15 @@ def _describe(error: BaseException, failing: FailingOp) -> dict[str, Any]:
     stack = [Location(item.filename, item.lineno or 0, item.name) for item in reversed(frames)]
     place = find_user_location(stack)
     lines = str(error).strip().splitlines() or [""]
+    bad = failing.find()
+    text = f"{type(error).__name__}: {lines[0][:300]}"
+    if bad is None and "CUDA" in text:  # not the error of the step: the script needs a device
+        return {"why_not": f"the script does not run without a device: {text}"}
     result: dict[str, Any] = {
         "found": True,
-        "host_error": f"{type(error).__name__}: {lines[0][:300]}",
+        "host_error": text,
         "place": None if place is None else place.to_dict(),
     }
-    bad = failing.find()
     if bad is not None:
         result |= {"op": bad.op, "count": bad.count or None}
         if bad.value is not None:

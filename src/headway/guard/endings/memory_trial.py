@@ -44,6 +44,8 @@ class TrialResult:
     """Rows of the batch that did not fit."""
     fits: int | None = None
     """Largest number of rows that fitted; None: none did, or none was tried."""
+    held: int | None = None
+    """Bytes that stay allocated after the failed step, weights and states excluded."""
     remedies: list[dict[str, Any]] = field(default_factory=list)
     """`text`, `tested` and `cured` of each remedy."""
     holders: list[dict[str, Any]] = field(default_factory=list)
@@ -53,10 +55,14 @@ class TrialResult:
 class MemoryTrial:
     """Trials with one call of a model."""
 
-    def __init__(self, call: ModelCall, missing: int, *, release: Callable[[], None]) -> None:
-        """`missing`: bytes of gradients and states that a complete step needs besides."""
+    def __init__(
+        self, call: ModelCall, missing: int, states: int = 0, *, release: Callable[[], None]
+    ) -> None:
+        """`missing`: bytes of gradients and states that a complete step needs besides; `states`:
+        bytes of the optimizer states that exist."""
         self._call = call
         self._missing = missing
+        self._states = states
         self._release = release
         self._end = time.monotonic() + MAX_SECONDS
 
@@ -64,6 +70,7 @@ class MemoryTrial:
         """Find out what fits."""
         result = TrialResult(self._call.rows)
         with _state_restored(self._call.model):
+            result.held = self._held()
             result.holders = self._holders()
             if self._fits(self._call, 0):  # it may have been one of many: a leak, another process
                 result.fits = self._call.rows
@@ -71,6 +78,17 @@ class MemoryTrial:
             result.fits = self._largest()
             self._try_remedies(result)
         return result
+
+    def _held(self) -> int | None:
+        model = self._call.model
+        device = next((p.device for p in model.parameters()), None)
+        if device is None or device.type != "cuda":
+            return None
+        self._release()
+        own = sum(p.nbytes * (2 if p.grad is not None else 1) for p in model.parameters())
+        inputs = sum(tensor.nbytes for tensor in self._call.tensors())
+        left = torch.cuda.memory_allocated(device) - own - inputs - self._states
+        return max(left, 0)
 
     def _fits(
         self,
@@ -134,12 +152,11 @@ class MemoryTrial:
                 )
             )
         if not model.training and torch.is_grad_enabled():
-            self._try(
-                result,
-                "Run the evaluation under `torch.no_grad()`.",
-                torch.no_grad,
-                backward=False,
-            )
+            advice = "Run the evaluation under `torch.no_grad()`."
+            if self._fits(call, 0, torch.no_grad, backward=False):
+                result.remedies.append(_remedy(advice, cured=True))
+            else:  # graphs of earlier batches cannot be released here
+                result.remedies.append({"text": advice, "tested": False})
         kind = _repeated_layer(model)
         if kind is not None:
             self._try(
@@ -161,13 +178,11 @@ class MemoryTrial:
         result: TrialResult,
         text: str,
         within: Callable[[], AbstractContextManager[Any]],
-        *,
-        backward: bool = True,
     ) -> None:
         if time.monotonic() >= self._end:
             return
         try:
-            cured = self._fits(self._call, None, within, backward=backward)
+            cured = self._fits(self._call, None, within)
         except Exception:  # the model does not take this remedy
             return
         result.remedies.append(_remedy(text, cured=cured))

@@ -20,6 +20,12 @@ from headway.torch_adapters import device_memory, live_objects
 
 MAX_HOLDERS = 12
 """Holders of memory in an event, the largest first."""
+MESSAGE_SIZES = {
+    "allowed": "allowed",
+    "allocated": "is allocated by PyTorch",
+    "unused": "is reserved by PyTorch but unallocated",
+}
+"""Sizes in the message of torch's allocator, by the words after them."""
 ADAM_STATES = 2
 EXPANDABLE = "expandable_segments"
 ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -56,8 +62,13 @@ def _device_facts(error: BaseException) -> dict[str, Any]:
     facts["device"] = str(device)
     with suppress(RuntimeError):
         memory = device_memory.memory_of_device(device.index)
+        # What the allocator wrote when it failed; meanwhile some of it is free again.
+        for name, words in MESSAGE_SIZES.items():
+            size = device_memory.named_bytes(text, words)
+            if size is not None:
+                memory[name] = size
         facts["memory"] = memory
-        facts["fragmented"] = memory["cached"] >= (facts["requested"] or memory["total"])
+        facts["fragmented"] = memory.get("unused", 0) >= (facts["requested"] or memory["total"])
         facts["holders"] = _holders_by_role(device, memory)
     return {**facts, **_trial_facts(error, facts)}
 
@@ -66,7 +77,8 @@ def _holders_by_role(device: torch.device, memory: dict[str, int]) -> list[dict[
     modules = live_objects.find_instances(nn.Module)
     roles = device_memory.role_addresses(modules, live_objects.find_optimizers())
     found = device_memory.holders_by_kind(device, roles)
-    unseen = memory["allocated"] - sum(item["bytes"] for item in found)
+    now = torch.cuda.memory_allocated(device)
+    unseen = now - sum(item["bytes"] for item in found)
     if unseen > 0:
         found.append({"kind": "activations and workspaces", "bytes": unseen, "blocks": 0})
     return sorted(found, key=lambda item: -item["bytes"])[:MAX_HOLDERS]
@@ -79,7 +91,12 @@ def _trial_facts(error: BaseException, facts: dict[str, Any]) -> dict[str, Any]:
     if found is not None and not _debugged():
         result = _try(error, ModelCall(found[0], found[0], found[1], found[2]))
         if result is not None:
-            added = {"rows": result.rows, "fits": result.fits, "remedies": result.remedies}
+            added = {
+                "rows": result.rows,
+                "fits": result.fits,
+                "held": result.held,
+                "remedies": result.remedies,
+            }
             if result.holders:
                 added["lines"] = result.holders[:MAX_HOLDERS]
     if facts.get("fragmented") and not _is_expandable():
@@ -96,7 +113,14 @@ def _try(error: BaseException, call: ModelCall) -> TrialResult | None:
     # The frames of the traceback hold the tensors of the failed step.
     traceback.clear_frames(error.__traceback__)
     states: dict[int, int] = {}
+    present = 0
     for optimizer in live_objects.find_optimizers():
+        present += sum(
+            value.nbytes
+            for state in optimizer.state.values()
+            for value in state.values()
+            if isinstance(value, torch.Tensor)
+        )
         due = ADAM_STATES if "betas" in optimizer.defaults else 0
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -104,7 +128,8 @@ def _try(error: BaseException, call: ModelCall) -> TrialResult | None:
                     states[id(parameter)] = due
     missing = missing_bytes(call.model, states)
     try:
-        return MemoryTrial(call, missing, release=device_memory.release_cached_memory).run()
+        release = device_memory.release_cached_memory
+        return MemoryTrial(call, missing, present, release=release).run()
     except Exception:  # the trial is an extra: whatever it raises, the failure is described
         return None
 
