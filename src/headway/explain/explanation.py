@@ -75,6 +75,8 @@ class Origin:
     """`weight`, `buffer` or `batch`, if such a tensor brought the value into the step …"""
     through_name: str | None = None
     """… and its name."""
+    common: str = ""
+    """What the samples have in common and the others do not: `inputs about 30 times the usual`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ class Spike:
     layers: tuple[str, ...] = ()
     """Parameters whose gradients grew most; `growth` has the factors."""
     growth: tuple[float, ...] = ()
+    common: str = ""
+    """What the samples have in common and the others do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +306,9 @@ def format_samples(explanation: Explanation) -> str:
     if not rows:
         return ""
     known = f" (data set: {_list_some(explanation.samples)})" if explanation.samples else ""
-    return f"sample{'s' if len(rows) > 1 else ''} {_list_some(rows)}{known}"
+    common = origin.common if origin else spike.common if spike else ""
+    shared = f" with {common}" if common else ""
+    return f"sample{'s' if len(rows) > 1 else ''} {_list_some(rows)}{known}{shared}"
 
 
 def _write_headline(explanation: Explanation) -> str:

@@ -22,6 +22,7 @@ from headway.explain.failing_step import (
 )
 from headway.explain.remedies.base import StepRemedy
 from headway.explain.remedies.drop_samples import Bisection, DropSamples
+from headway.explain.remedies.sample_traits import add_common
 from headway.explain.trace import Trace
 from headway.torch_adapters.runtime_state import compiled_code_runs
 
@@ -195,7 +196,7 @@ class _Investigation:
         if guilt == "batch":  # a smaller learning rate would only hide it
             trials = [trial for trial in trials if trial.key != "smaller-rate"]
         found = self._concluded(nature, traced, trials, guilt)
-        return with_cured(found, cured)
+        return InvestigationResult(found.explanation, cured)
 
     @property
     def _origin(self) -> Origin | None:
@@ -366,12 +367,15 @@ class _Investigation:
         guilt: Guilt = "unknown",
     ) -> InvestigationResult:
         failing_step = self._failing_step
+        # What the failing samples have in common is a better clue than their numbers.
+        origins = tuple(add_common(failing_step, origin) for origin in self._origins)
+        spike = None if self._spike is None else add_common(failing_step, self._spike)
         explanation = Explanation(
             step=failing_step.step,
             symptom=failing_step.symptom,
             nature=nature,
-            origins=self._origins if nature == "deterministic" else (),
-            spike=self._spike if nature == "deterministic" else None,
+            origins=origins if nature == "deterministic" else (),
+            spike=spike if nature == "deterministic" else None,
             trials=tuple(trials),
             guilt=guilt,
             samples=self._samples(),
@@ -393,8 +397,3 @@ class _Investigation:
 
 _ENOUGH = "other remedies already worked"
 _RISKY = "it could raise an error in the training loop itself"
-
-
-def with_cured(found: InvestigationResult, cured: Sequence[StepRemedy]) -> InvestigationResult:
-    """The same findings, with the remedies that worked."""
-    return InvestigationResult(found.explanation, cured)

@@ -16,6 +16,7 @@ from torch import Tensor
 from headway.explain.explanation import Origin, Spike
 from headway.explain.failing_step import FailingStep
 from headway.explain.remedies.base import StepRemedy
+from headway.explain.remedies.sample_traits import find_common
 from headway.torch_adapters.nested_state import find_tensors
 
 # Replacing values in nested containers. A batch or a module's output may be a dict, a named tuple,
@@ -220,6 +221,7 @@ class DropSamples(StepRemedy):
             if 0 <= at < len(sizes)
         }
         self._names = {at: _names(failing_step, at, those) for at, those in self.rows.items()}
+        self._common = {at: find_common(failing_step, at, those) for at, those in self.rows.items()}
         self._several = len(sizes) > 1
         self._sources = [_source(size, self.rows.get(at, ())) for at, size in enumerate(sizes)]
         if not any(self._sources):
@@ -266,7 +268,8 @@ class DropSamples(StepRemedy):
         where = f" of batch {at} of the step" if self._several else ""
         names = self._names[at]
         named = f" (data set: {', '.join(map(str, names))})" if names else ""
-        return f"sample{'s' if len(rows) > 1 else ''} {listed}{where}{named}"
+        common = f" with {self._common[at]}" if self._common[at] else ""
+        return f"sample{'s' if len(rows) > 1 else ''} {listed}{where}{named}{common}"
 
 
 def _source(size: int, dropped: Sequence[int]) -> list[int]:

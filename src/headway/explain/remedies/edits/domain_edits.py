@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -280,8 +281,8 @@ class StdEdit(CallEdit):
         if self._of_one_number:
             if any(isinstance(arg, bool) for arg in args):
                 return func(*args, **kwargs)
-            kwargs = {key: item for key, item in kwargs.items() if key != "unbiased"}
-            kwargs["correction"] = 0
+            kwargs = {key: item for key, item in kwargs.items() if key not in _CORRECTIONS}
+            kwargs["correction"] = min(1, _reduced(*args, **kwargs) - 1)
         variance = torch.var(*args, **kwargs)
         return variance if name == "var" else (variance + self.eps).sqrt()
 
@@ -298,10 +299,20 @@ class StdEdit(CallEdit):
                 return None
             kept = {key: item for key, item in kept.items() if key not in _CORRECTIONS}
         inside += [f"{key}={source.of(item)}" for key, item in kept.items()]
-        inside += ["correction=0"] if self._of_one_number else []
+        inside += [self._correction(source, site)] if self._of_one_number else []
         variance = f"{head}({', '.join(inside)})"
         text = variance if site.name == "var" else f"({variance} + {format_plain(self.eps)}).sqrt()"
         return [(node, text)]
+
+    @staticmethod
+    def _correction(source: Statement, site: StatementCall) -> str:
+        """The usual one, and 0 for one value: healthy results stay as they are."""
+        subject, dim = site.operand(0, "input"), site.operand(1, "dim")
+        if subject is None or isinstance(dim, ast.Tuple | ast.List):
+            return "correction=0"
+        text = source.tight(subject)
+        count = f"{text}.numel()" if dim is None else f"{text}.shape[{source.of(dim)}]"
+        return f"correction=min(1, {count} - 1)"
 
     @property
     def _of_one_number(self) -> bool:
@@ -309,3 +320,9 @@ class StdEdit(CallEdit):
 
 
 _CORRECTIONS = ("unbiased", "correction")
+
+
+def _reduced(input: Tensor, dim: Any = None, **rest: Any) -> int:
+    """Number of values that each result is computed from."""
+    dims = [dim] if isinstance(dim, int) else dim or range(input.ndim)
+    return math.prod(input.shape[at] for at in dims)

@@ -1,0 +1,69 @@
+"""What failing samples have in common is said before their numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from headway.explain.explanation import Spike
+from headway.explain.failing_step import FailingStep
+from headway.explain.remedies.drop_samples import DropSamples
+from headway.explain.remedies.sample_traits import add_common, find_common
+
+
+def step_with(batch: Any) -> FailingStep:
+    model = nn.Linear(4, 1)
+    return FailingStep([model], [torch.optim.SGD(model.parameters(), lr=0.1)], [batch], {})
+
+
+def data(size: int = 16) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(size, 256, generator=generator)
+    return inputs, torch.arange(size) % 3
+
+
+def test_inputs_of_another_scale() -> None:
+    x, y = data()
+    x[[2, 5]] *= 3000.0
+    assert find_common(step_with([x, y]), 0, (2, 5)) == "inputs about 3,000 times the usual"
+    assert (
+        find_common(step_with({"x": x, "y": y}), 0, (2, 5)) == "inputs about 3,000 times the usual"
+    )
+
+
+def test_zeros_constants_and_labels() -> None:
+    x, y = data()
+    x[3] = 0.0
+    assert find_common(step_with([x, y]), 0, (3,)) == "inputs that are all 0"
+    x[3] = 0.7
+    assert find_common(step_with([x, y]), 0, (3,)) == "inputs that are constant"
+    x, y = data()
+    y[[4, 9]] = 7
+    assert find_common(step_with([x, y]), 0, (4, 9)) == "the label 7"
+
+
+@pytest.mark.parametrize("rows", [(), (1,), (1, 2), tuple(range(12))])
+def test_nothing_is_said_about_samples_like_the_others(rows: tuple[int, ...]) -> None:
+    x, y = data()
+    assert find_common(step_with([x, y]), 0, rows) == ""
+
+
+def test_nothing_is_said_if_a_healthy_sample_is_as_large() -> None:
+    x, y = data()
+    x[[2, 5]] *= 3000.0
+    assert find_common(step_with([x, y]), 0, (2,)) == ""
+    x[7] = torch.inf
+    assert find_common(step_with([x, y]), 0, (2, 5)) == ""
+    assert find_common(step_with([x, y]), 3, (2,)) == ""
+
+
+def test_the_remedy_and_the_spike_say_it() -> None:
+    x, y = data()
+    x[[2, 5]] *= 3000.0
+    step = step_with([x, y])
+    text = "Fix or remove samples 2, 5 with inputs about 3,000 times the usual"
+    assert DropSamples(step, {0: (2, 5)}).text == text
+    assert add_common(step, Spike(rows=(2, 5))).common == "inputs about 3,000 times the usual"
