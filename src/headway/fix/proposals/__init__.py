@@ -33,7 +33,7 @@ PROPOSERS: dict[str, tuple[Proposer, ...]] = {
     "HD209": (training_loop.average_micro_batches,),
     "HD306": (training_loop.clear_after_step, set_up.optimizer_after_move),
     "HD314": (training_loop.unscale_before_clipping,),
-    "HD401": (set_up.optimizer_after_move,),
+    "HD401": (set_up.optimizer_after_move, loss_arguments.detach_target),
     "HD402": (set_up.optimizer_after_move,),
     "HD405": (training_loop.step_schedule_per_epoch,),
     "HD505": (loss_arguments.ignore_label,),
@@ -45,6 +45,7 @@ PROPOSERS: dict[str, tuple[Proposer, ...]] = {
     "HD902": (training_loop.train_mode,),
     "HD903": (training_loop.eval_mode,),
     "HD904": (set_up.optimizer_after_move,),
+    "HD911": (set_up.prevent_crash,),
 }
 """Where to look for an edit, by the code of the finding."""
 MOST_PROPOSALS = 6

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headway.core.findings import Finding, Remedy
-from headway.explain.explanation import Origin, Phase
+from headway.explain.explanation import Operand, Origin, Phase
 from headway.explain.remedies.edits import edits_for
 from headway.torch_adapters.frames import Location, is_installed_file, is_internal_file
 from headway.torch_adapters.source import SourceFile
+
+LOWS = (-1.0, 0.0)
+"""The operands are not in the finding. The edit for both signs comes first: it is right for
+positive operands, too."""
 
 
 def propose_for_bad_number(finding: Finding) -> Iterator[Remedy]:
@@ -24,9 +28,12 @@ def propose_for_bad_number(finding: Finding) -> Iterator[Remedy]:
         return
     phase: Phase = "backward" if evidence.get("phase") == "backward" else "forward"
     place = Location(where.file, where.line, where.function)
-    origin = Origin(str(evidence["kind"]), "", phase, where.op, place=place)
-    for guard in edits_for(origin):
-        spans = guard.replacements(statement)
-        if spans is not None:
-            edits = tuple(file.edit(*span) for span in spans)
-            yield Remedy(f"At {place} {guard.words}", edits=edits, same_loss=True)
+    for low in LOWS:
+        operand = Operand("self", "computed", (), "torch.float32", low, 1.0, zero=1)
+        inputs = (operand, operand)
+        origin = Origin(str(evidence["kind"]), "", phase, where.op, place=place, inputs=inputs)
+        for guard in edits_for(origin):
+            spans = guard.replacements(statement)
+            if spans is not None:
+                edits = tuple(file.edit(*span) for span in spans)
+                yield Remedy(f"At {place} {guard.words}", edits=edits, same_loss=True)

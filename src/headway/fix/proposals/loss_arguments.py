@@ -133,9 +133,8 @@ def ignore_label(finding: Finding, file: SyntaxFile) -> Iterator[Remedy]:
 
 
 def detach_target(finding: Finding, file: SyntaxFile) -> Iterator[Remedy]:
-    """A target that is computed by a model gets no gradient."""
-    statement = file.at(finding.where.line)
-    for node in file.nodes(ast.Call, within=statement) if statement is not None else ():
+    """HD401: a target that another model computes gets no gradient."""
+    for node in file.nodes(ast.Call):
         assert isinstance(node, ast.Call)
         if len(node.args) >= 2 and (
             callee(node).endswith(("loss", "criterion")) or _is_loss(file, node)

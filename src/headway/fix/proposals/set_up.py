@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from headway.core.findings import Finding, Remedy
+from headway.fix.proposals.training_loop import detach_state
 from headway.fix.syntax import SyntaxFile, callee, with_keyword
 
 _MOVES = ("to", "cuda", "cpu", "half", "bfloat16", "float", "double", "compile")
@@ -75,15 +76,21 @@ def shuffle(finding: Finding, file: SyntaxFile) -> Iterator[Remedy]:
         yield Remedy("Shuffle the training data: `shuffle=True`", edits=edits, safe=False)
 
 
-def drop_last(finding: Finding, file: SyntaxFile) -> Iterator[Remedy]:
+def prevent_crash(finding: Finding, file: SyntaxFile) -> Iterator[Remedy]:
+    """HD911: an exception whose message names its cause."""
+    if "more than 1 value per channel" in finding.message:
+        yield from drop_last(file)
+    elif "backward through the graph a second time" in finding.message:
+        yield from detach_state(finding, file)
+
+
+def drop_last(file: SyntaxFile) -> Iterator[Remedy]:
     """A last batch of one sample has no variance."""
     for node in file.calls("DataLoader"):
         given = {item.arg for item in node.keywords}
         if not given & {"batch_sampler", "drop_last"}:
             edits = file.edits(with_keyword(file, node, "drop_last", "True"))
-            yield Remedy(
-                "Leave out the incomplete last batch: `drop_last=True`", edits=edits, safe=False
-            )
+            yield Remedy("Leave out the incomplete last batch: `drop_last=True`", edits=edits)
 
 
 def _creates_optimizer(statement: ast.stmt | None) -> bool:

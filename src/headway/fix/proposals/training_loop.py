@@ -68,21 +68,6 @@ def unscale_before_clipping(finding: Finding, file: SyntaxFile) -> Iterator[Reme
             yield Remedy(f"Call `{text}` before the clipping", edits=edits)
 
 
-def step_schedule_last(finding: Finding, file: SyntaxFile) -> Iterator[Remedy]:
-    """The schedule steps after the optimizer, or once per epoch."""
-    line = finding.where.line
-    for call in file.calls("step"):
-        statement = file.statement(call)
-        if statement.lineno != line and line is not None:
-            continue
-        for _, step in _optimizer_steps(file):
-            if step in file.block(statement) and step.lineno > statement.lineno:
-                edits = file.edits(
-                    file.delete(statement), file.insert_after(step, file.of(statement))
-                )
-                yield Remedy(f"Move `{file.of(statement)}` after the optimizer's step", edits=edits)
-
-
 def step_schedule_per_epoch(finding: Finding, file: SyntaxFile) -> Iterator[Remedy]:
     """HD405: a schedule that counts epochs is stepped after the loop over the batches."""
     for call in file.calls("step"):
@@ -128,9 +113,10 @@ def eval_mode(finding: Finding, file: SyntaxFile) -> Iterator[Remedy]:
         if not name.split(".")[0].isidentifier() or name.split(".")[0] in ("F", "torch", "nn"):
             continue
         outer = _outermost_evaluation(file, call)
-        edits = file.edits(
-            file.insert_before(outer, f"{name}.eval()"), file.insert_after(outer, f"{name}.train()")
-        )
+        before = file.insert_before(outer, f"{name}.eval()")
+        after = file.insert_after(outer, f"{name}.train()")
+        leaves = any(isinstance(item, ast.Return) for item in ast.walk(outer))
+        edits = file.edits(before) if leaves else file.edits(before, after)
         yield Remedy(f"Evaluate between `{name}.eval()` and `{name}.train()`", edits=edits)
 
 
@@ -143,7 +129,7 @@ def release_graph(finding: Finding, file: SyntaxFile) -> Iterator[Remedy]:
             edits = file.edits(file.replace(node, new))
             yield Remedy(f"Keep `{new}`, which has no graph", edits=edits, same_loss=True)
     if finding.evidence.get("carried") or not match:
-        yield from _detach_state(finding, file, name)
+        yield from detach_state(finding, file)
     statement = file.at(finding.where.line)
     if statement is not None and not [*file.calls("backward", within=file.function(statement))]:
         yield from without_gradients(finding, file)
@@ -251,7 +237,7 @@ def _kept_values(file: SyntaxFile, name: str) -> Iterator[ast.expr]:
                 yield from value.elts if isinstance(value, ast.Tuple) else [value]
 
 
-def _detach_state(finding: Finding, file: SyntaxFile, name: str) -> Iterator[Remedy]:
+def detach_state(finding: Finding, file: SyntaxFile) -> Iterator[Remedy]:
     """A state that a step returns and the next one reads is detached in between."""
     for loop in file.nodes(*LOOPS):
         for node in file.nodes(ast.Assign, within=loop):

@@ -1,0 +1,18 @@
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(128, 8)
+y = (x[:, 0] > 0).long()
+
+loader = DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+criterion = nn.CrossEntropyLoss(reduction="sum")
+for epoch in range(4):
+    for a, b in loader:
+        opt.zero_grad()
+        loss = criterion(model(a), b)
+        loss.backward()
+        opt.step()

@@ -1,0 +1,20 @@
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(2)
+x = torch.randn(64, 8)
+y = torch.randn(64, 4)
+x[20, :] = 0.0
+model = nn.Linear(8, 4, bias=False)
+
+opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
+batches = iter(DataLoader(TensorDataset(x, y), batch_size=16))
+for i in range(4):
+    a, b = next(batches)
+    opt.zero_grad(set_to_none=True)
+    brightness = model(a).abs()
+    loss = (brightness.pow(0.45) - b.abs()).square().mean()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+    opt.step()

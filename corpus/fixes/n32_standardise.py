@@ -1,0 +1,33 @@
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(31)
+x = torch.randn(64, 8)
+y = torch.randn(64, 4)
+x[36] = 0.7
+model = nn.Linear(8, 4, bias=False)
+
+
+def compute_loss(model, a, b):
+    z = (a - a.mean(1, keepdim=True)) / a.std(1, keepdim=True)
+    loss = (model(z) - b).square().mean()
+    return loss
+
+
+def main():
+    opt = torch.optim.SGD(model.parameters(), lr=1e-3)
+    loader = DataLoader(TensorDataset(x, y), batch_size=16, shuffle=False, num_workers=0)
+    for epoch in range(2):
+        running = 0.0
+        for a, b in loader:
+            opt.zero_grad()
+            loss = compute_loss(model, a, b)
+            loss.backward()
+            opt.step()
+            running += loss.item()
+        print(f"epoch {epoch}: {running / len(loader):.4f}")
+
+
+if __name__ == "__main__":
+    main()
