@@ -10,6 +10,7 @@ import importlib.util
 import pkgutil
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
@@ -552,6 +553,34 @@ for _name in ("_get_total_norm", "_clip_grads_with_norm_"):
     case(f"torch.nn.utils.clip_grad.{_name}", "patching", present=_clipping_observed)(
         _clipping_works
     )
+
+
+def _own_stack_is_read(module: Any) -> None:
+    found = module.read_stack_of(threading.get_ident())
+    assert found is not None
+    assert found.place is not None
+    assert found.place.file == __file__
+    assert module.fingerprint_stack(threading.get_ident())
+
+
+@case("sys._current_frames", "process_state.thread_stacks", present=_own_stack_is_read)
+def _no_stack_is_read(module: Any) -> None:
+    assert module.read_stacks() == []
+    assert module.read_stack_of(threading.get_ident()) is None
+    assert module.fingerprint_stack(threading.get_ident()) == ()
+
+
+def _collectives_are_listed(module: Any) -> None:
+    assert isinstance(module.read_collectives(10), list)
+
+
+@case(
+    "torch._C._distributed_c10d._dump_fr_trace",
+    "process_state.flight_recorder",
+    present=_collectives_are_listed,
+)
+def _no_collective_is_listed(module: Any) -> None:
+    assert module.read_collectives(10) == []
 
 
 def test_every_private_part_has_a_case_here() -> None:
