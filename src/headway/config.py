@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from headway.errors import SettingsError
 #     select = ["HD1", "HD201"]          # codes or prefixes; default: all
 #     ignore = ["HD804"]
 #     fail-on = "warning"                # error (default) | warning | never
+#     allow = ["my_package.Config"]      # names in pickles that `headway scan` accepts
 
 #     [limits.HD103]                     # the numbers `headway explain HD103` lists
 #     sigmas = 10
@@ -30,7 +31,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-_KEYS = ("select", "ignore", "fail-on", "limits", "policy")
+_KEYS = ("select", "ignore", "fail-on", "limits", "policy", "allow")
 _FAIL_ON = ("error", "warning", "never")
 _ACCEPTED_TYPES = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
 _TYPE_NAMES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
@@ -45,6 +46,8 @@ class Settings:
     fail_on: str = "error"
     limits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     policy: Mapping[str, Any] = field(default_factory=dict)
+    allow: tuple[str, ...] = ()
+    """Names in pickles that the user trusts: `my_package.Config`, `my_package.*`."""
 
     def __post_init__(self) -> None:
         if self.fail_on not in _FAIL_ON:
@@ -72,6 +75,7 @@ class Settings:
             "ignore": _codes(data, "ignore", origin),
             "limits": {code: _table(limits, code, f"{origin}: limits") for code in limits},
             "policy": {key.replace("-", "_"): value for key, value in policy.items()},
+            "allow": _strings(data, "allow", origin, "names such as ['my_package.Config']"),
         }
         try:
             return cls(fail_on=data.get("fail-on", "error"), **chosen)
@@ -79,14 +83,23 @@ class Settings:
             raise SettingsError(f"{origin}: {error}") from None
 
     @classmethod
-    def load(cls, path: Path | None = None, *, start: Path | None = None) -> Settings:
-        """The settings of a file, or those found upward from `start`, or the defaults."""
+    def load(
+        cls,
+        path: Path | None = None,
+        *,
+        start: Path | None = None,
+        distrust: Callable[[Path], bool] = lambda _: False,
+    ) -> Settings:
+        """The settings of a file, or those found upward from `start`, or the defaults.
+
+        `distrust(file)`: whether a file that was found and not given is passed over.
+        """
         if path is not None:
             return cls._read(path, required=True)
         here = (start or Path.cwd()).resolve()
         for folder in (here, *here.parents):
             found = folder / "pyproject.toml"
-            if found.is_file():
+            if found.is_file() and not distrust(found):
                 return cls._read(found, required=False)
         return cls()
 
@@ -133,10 +146,15 @@ def reject_wrong_types(data: Mapping[str, Any], shape: Any, *, origin: str) -> N
 
 
 def _codes(data: Mapping[str, Any], key: str, origin: str) -> tuple[str, ...]:
+    codes = _strings(data, key, origin, "codes such as ['HD1', 'HD204']")
+    return tuple(item.upper() for item in codes)
+
+
+def _strings(data: Mapping[str, Any], key: str, origin: str, what: str) -> tuple[str, ...]:
     value = data.get(key, [])
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise SettingsError(f"{origin}: {key} must be a list of codes such as ['HD1', 'HD204']")
-    return tuple(item.upper() for item in value)
+        raise SettingsError(f"{origin}: {key} must be a list of {what}")
+    return tuple(value)
 
 
 def _table(data: Mapping[str, Any], key: str, origin: str) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from headway.checkpoints import checkpoint_info, zip_archive
 from headway.checkpoints.checkpoint_info import Checkpoint, describe_file, is_unwritten_checkpoint
+from headway.checkpoints.folder_access import is_own_file, is_own_folder
 from headway.checkpoints.formats import deepspeed, npz, safetensors, torch_file
 from headway.checkpoints.formats.dcp import is_dcp
 from headway.checkpoints.formats.dcp import read as read_dcp
@@ -33,9 +34,9 @@ def recognise(path: Path) -> str | None:
     """The format of a file or folder; None if it is not a checkpoint."""
     path = Path(path)
     try:
-        if path.is_dir():
+        if is_own_folder(path):
             return _recognise_folder(path)
-        return _recognise_file(path) if path.is_file() else None
+        return _recognise_file(path) if is_own_file(path) else None
     except OSError:
         return None
 
@@ -70,7 +71,7 @@ def _recognise_file(path: Path) -> str | None:
         if names is not None:
             some = next(iter(names.values()))
             return "safetensors-sharded" if some.endswith(".safetensors") else "torch-sharded"
-    return None
+    return "pickle" if torch_file.is_pickle(path) else None
 
 
 def _recognise_zip(path: Path, size: int) -> str | None:
@@ -244,9 +245,8 @@ def _search(folder: Path, found: list[Path], seen: set[str], depth: int, count: 
     count[0] += len(inside)
     if count[0] > MAX_ENTRIES:
         return
-    if any(entry.name == _INCIDENT for entry in inside):
-        return
-    kind = recognise(folder)
+    incident = any(entry.name == _INCIDENT for entry in inside)
+    kind = None if incident else recognise(folder)
     if kind == "deepspeed" and not deepspeed._shards(folder):
         found += deepspeed.tags_of(folder)
         named = deepspeed.folder_of(folder)
@@ -257,7 +257,7 @@ def _search(folder: Path, found: list[Path], seen: set[str], depth: int, count: 
         found.append(folder)
     for entry in inside:
         try:
-            is_folder = entry.is_dir()
+            is_folder = is_own_folder(Path(entry.path))
         except OSError:
             continue
         if is_folder:
@@ -265,23 +265,26 @@ def _search(folder: Path, found: list[Path], seen: set[str], depth: int, count: 
             own = kind is not None and not entry.name.startswith(("checkpoint", "epoch", "step"))
             if not own and entry.name not in _SKIPPED and not entry.name.startswith("."):
                 _search(Path(entry.path), found, seen, depth + 1, count)
-        elif kind is None:
-            _file(Path(entry.path), found, seen)
+        elif kind != "hf-folder" and not (kind and entry.name.endswith("_states.pt")):
+            _file(Path(entry.path), found, seen, beside=incident or kind is not None)
 
 
-def _file(path: Path, found: list[Path], seen: set[str]) -> None:
+def _file(path: Path, found: list[Path], seen: set[str], *, beside: bool) -> None:
+    """`beside`: its folder has no state to resume from; only what is unsafe in it counts."""
     if path.suffix.lower() in _NO_FILES and not path.name.endswith(_SHARD_INDEX):
         return
-    if path.name in _BESIDE:
-        return
-    if _OF_A_RANK.fullmatch(path.stem) and path.with_suffix(".json").exists():
-        return
+    beside = beside or path.name in _BESIDE
+    beside = beside or (
+        _OF_A_RANK.fullmatch(path.stem) is not None and path.with_suffix(".json").exists()
+    )
     real = os.path.realpath(path)
     if real in seen:
         return
     seen.add(real)
-    with contextlib.suppress(OSError):
-        if recognise(path) is not None or is_unwritten_checkpoint(path):
+    with contextlib.suppress(OSError, UnreadableInput):
+        if recognise(path) is None and not is_unwritten_checkpoint(path):
+            return
+        if not beside or any(p.kind != "unreadable" for p in open_checkpoint(path).problems):
             found.append(path)
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from headway.checkpoints.folder_access import is_own_file
+
 # What a checkpoint contains: named byte ranges, facts, problems, and the step it was saved at.
 
 # No value of a tensor is stored here: ranges are measured later, in chunks.
@@ -76,10 +78,21 @@ class TensorPart:
 class Problem:
     """A problem of a file; becomes a finding."""
 
-    kind: Literal["unreadable", "unsafe"]
+    kind: Literal["unreadable", "unsafe", "unknown"]
+    """`unknown`: its pickle names code that is not on the allowlist."""
     message: str
     path: Path
     facts: dict[str, Any] = field(default_factory=dict)
+
+
+def unknown_code(names: list[str], path: Path, where: str) -> list[Problem]:
+    """The problem of a pickle with names that are not on the allowlist."""
+    if not names:
+        return []
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    shown = ", ".join(name[:200] for name in names[:3])
+    message = f"{where} names code that headway does not know: {shown}{more}"
+    return [Problem("unknown", message, path, {"globals": [name[:200] for name in names[:100]]})]
 
 
 @dataclass
@@ -219,7 +232,7 @@ def is_unwritten_checkpoint(path: Path) -> bool:
     A full disk leaves an empty file, a crash of the machine one of zeros.
     """
     suffix = path.suffix.lower()
-    if suffix not in _SUFFIXES or not path.is_file():
+    if suffix not in _SUFFIXES or not is_own_file(path):
         return False
     with open(path, "rb") as file:
         head = file.read(_HEAD)

@@ -17,7 +17,11 @@ from headway.core.records import EventRecord, Header, Record, TensorRecord
 from headway.errors import UnreadableInput
 
 SOURCE = "checkpoint"
-KINDS = {"unreadable": "unreadable-checkpoint", "unsafe": "unsafe-pickle"}
+KINDS = {
+    "unreadable": "unreadable-checkpoint",
+    "unsafe": "unsafe-pickle",
+    "unknown": "unknown-code",
+}
 SCANNED = "scan"
 ROLES = ("weight", "buffer", "moment", "other")
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import itertools
 import struct
-from _compat_pickle import IMPORT_MAPPING
+import time
+from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections.abc import Callable
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 from headway.checkpoints.pickle_opcodes import build_opcode_table
 from headway.checkpoints.pickle_values import (
@@ -27,18 +28,16 @@ from headway.checkpoints.pickle_values import (
     hashable,
 )
 
-MAX_OPERATIONS = 20_000_000
+MAX_OPERATIONS = 50_000_000
+MAX_SECONDS = 7
+"""Processor time for one pickle."""
+MAX_CALLED = 1000
 MAX_CONTAINERS = 3_000_000
-MAX_DIGITS = 4_000
 MAX_PICKLE = 1 << 28
 """Bytes of a pickle that is not mostly arrays."""
 
 Persistent = Callable[[Any], Any]
 Rebuild = Callable[["Machine", tuple[Any, ...]], Any]
-
-
-def _mapped(module: str) -> str:
-    return IMPORT_MAPPING.get(module, module)
 
 
 class Machine(PickleBytes):
@@ -57,6 +56,8 @@ class Machine(PickleBytes):
         self.requested: dict[Global, None] = {}
         self.called: list[tuple[str, tuple[Any, ...]]] = []
         self.calls: dict[Global, tuple[Any, ...]] = {}
+        self.doubtful: dict[str, None] = {}
+        self.protocol = 0
         self.nesting = 0
         """Depth of pickles inside pickles."""
         self._stack: list[Any] = []
@@ -97,8 +98,16 @@ class Machine(PickleBytes):
         return root
 
     def _loaded(self, value: Any, damage: str | None) -> Loaded:
+        if self.cut_frames:
+            self.called.append(("an instruction across the end of a frame", ()))
         return Loaded(
-            value, self.position, list(self.requested), self.called, dict(self.calls), damage
+            value,
+            self.position,
+            list(self.requested),
+            self.called,
+            dict(self.calls),
+            damage,
+            list(self.doubtful),
         )
 
     def _run(self) -> Any:
@@ -106,11 +115,15 @@ class Machine(PickleBytes):
 
         self._rebuilds = REBUILDS
         operations = 0
+        deadline = time.process_time() + MAX_SECONDS
         table = _TABLE
         while True:
             operations += 1
-            if operations > MAX_OPERATIONS:
-                raise TooMuch(f"more than {MAX_OPERATIONS} operations")
+            if not operations & 0xFFFF:
+                if operations > MAX_OPERATIONS:
+                    raise TooMuch(f"more than {MAX_OPERATIONS} operations")
+                if time.process_time() > deadline:
+                    raise TooMuch(f"more than {MAX_SECONDS} seconds for {operations} operations")
             if self._at >= len(self._data):
                 self._refill(1)
             code = self._data[self._at]
@@ -135,21 +148,34 @@ class Machine(PickleBytes):
 
     def ask(self, module: str, name: str) -> Global:
         """Records that the stream requests a name."""
-        wanted = Global(_mapped(module), name)
-        if len(self.requested) < 100_000:
-            self.requested.setdefault(wanted)
+        if self.protocol < 3:  # as Python does with the names of Python 2
+            module, name = NAME_MAPPING.get(
+                (module, name), (IMPORT_MAPPING.get(module, module), name)
+            )
+        wanted = Global(module, name)
+        self.requested.setdefault(wanted)
         return wanted
+
+    def doubt(self, what: str) -> None:
+        """Records something that only loading would show."""
+        self.doubtful.setdefault(what)
+
+    def include(self, other: Loaded) -> None:
+        """Adds the names and calls of a pickle inside this one."""
+        self.requested.update(dict.fromkeys(other.requested))
+        self.calls = {**dict(other.calls), **self.calls}
+        self.called += other.called
+        self.doubtful.update(dict.fromkeys(other.doubtful))
 
     def call(self, function: Any, args: Any) -> Any:
         """A description of the result of a call, without calling."""
         arguments = tuple(args) if isinstance(args, (tuple, list)) else (args,)
         if not isinstance(function, Global):
             what = f"{function.module}.{function.name}" if isinstance(function, Stub) else "a value"
-            if len(self.called) < 1000:
-                self.called.append((what, arguments))
-            return Stub("", f"result of {what}", arguments)
-        if function not in self.calls and len(self.calls) < 100_000:
-            self.calls[function] = arguments
+            if len(self.called) < MAX_CALLED:  # one is enough to judge the pickle
+                self.called.append((f"a call of {what[:200]}", arguments))
+            return Stub("", f"result of {what[:200]}", arguments)
+        self.calls.setdefault(function, arguments)
         rebuild = self._rebuilds.get((function.module, function.name))
         if rebuild is not None:
             try:
@@ -187,7 +213,7 @@ class Machine(PickleBytes):
         name, module = self._stack.pop(), self._stack.pop()
         if not isinstance(name, str) or not isinstance(module, str):
             # A computed name: no framework writes one, so it is meant to be hidden.
-            self.called.append(("a computed name", (module, name)))
+            self.called.append(("a call of a computed name", (module, name)))
             self._stack.append(Stub("", "computed name"))
             return
         self._stack.append(self.ask(module, name))
@@ -241,6 +267,8 @@ class Machine(PickleBytes):
                 target.state.update(state)
             else:
                 target.state = state
+        elif isinstance(target, Global):
+            self.called.append((f"a change of the attributes of {target}", ()))
         elif hasattr(target, "build"):
             target.build(state)
 
@@ -314,48 +342,18 @@ class Machine(PickleBytes):
         del self._stack[-count:]
         self._push_container(items)
 
-    def _long(self, size: int) -> None:
-        length = self._number("<B", 1) if size == 1 else self._number("<i", 4)
-        if not 0 <= length <= MAX_DIGITS:
-            raise TooMuch(f"a number of {length} bytes at byte {self.position}")
-        self._stack.append(int.from_bytes(self._take(length), "little", signed=True))
-
-    def _decimal(self) -> None:
-        line = self._line().rstrip(b"L")
-        if line in (b"00", b"01"):
-            self._stack.append(line == b"01")
-            return
-        if len(line) > MAX_DIGITS:
-            raise TooMuch(f"a number of {len(line)} digits at byte {self.position}")
-        self._stack.append(int(line))
-
-    def _float(self) -> None:
-        self._stack.append(float(self._line()[:400]))
-
-    def _binfloat(self) -> None:
-        self._stack.append(struct.unpack(">d", self._take(8))[0])
-
-    def _string(self) -> None:
-        line = self._line()
-        if len(line) < 2 or line[0] != line[-1] or line[:1] not in (b"'", b'"'):
-            self._bad("a string without quotes")
-        self._stack.append(line[1:-1].decode("unicode_escape", "replace"))
-
-    def _unicode(self) -> None:
-        self._stack.append(self._line().decode("raw_unicode_escape", "replace"))
-
-    def _bad(self, what: str) -> NoReturn:
-        raise Damaged(f"{what} at byte {self.position}")
-
     def _get(self, index: int) -> None:
         if index not in self._memo:
-            self._bad(f"memo {index} was never filled,")
+            raise Damaged(f"memo {index} was never filled, at byte {self.position}")
         self._stack.append(self._memo[index])
 
     def _put(self, index: int) -> None:
         if len(self._memo) >= MAX_CONTAINERS * 2:
             raise TooMuch("too many memos")
         self._memo[index] = self._stack[-1]
+
+    def _proto(self) -> None:
+        self.protocol = self._take(1)[0]
 
     def _memoize(self) -> None:
         self._put(len(self._memo))

@@ -1,386 +1,72 @@
-"""The allowlist of names in pickles: names that build data, names that run code, known packages."""
+"""Names in pickles that are known to run code, and the modules that they are in."""
 
 from __future__ import annotations
 
 import sys
 
-DATA_MODULES = frozenset(
-    [
-        "collections",
-        "datetime",
-        "decimal",
-        "fractions",
-        "enum",
-        "numbers",
-        "string",
-        "zoneinfo",
-        "ipaddress",
-        "statistics",
-        "dataclasses",
-        "typing",
-        "abc",
-        "math",
-        "cmath",
-        "time",
-        "calendar",
-        "array",
-        "_codecs",
-        "copyreg",
-        "heapq",
-        "bisect",
-        "weakref",
-        "contextvars",
-        "__future__",
-        "_collections",
-        "_collections_abc",
-        "collections.abc",
-        "pathlib",
-        "pathlib._local",
-        "argparse",
-        "uuid",
-        "random",
-        "_random",
-        "re",
-        "_sre",
-        "textwrap",
-    ]
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+DATA_MODULES = _words(
+    "__future__ _collections _collections_abc abc argparse array bisect calendar cmath "
+    "collections collections.abc copyreg dataclasses datetime decimal enum fractions inspect "
+    "ipaddress itertools logging math numbers pathlib pathlib._local statistics string "
+    "textwrap time types typing uuid zoneinfo"
 )
-"""Modules of the standard library that contain data and plain functions."""
+"""Modules of the standard library whose other classes are unknown rather than dangerous."""
 
-
-NOT_DATA = frozenset(
-    {
-        ("uuid", "_get_command_stdout"),
-        ("uuid", "_popen"),
-        ("argparse", "FileType"),
-        ("random", "_test"),
-        ("random", "_urandom"),
-        ("collections", "namedtuple"),  # evaluates the names it is given
-        ("dataclasses", "make_dataclass"),
-        ("dataclasses", "_create_fn"),
-        ("typing", "get_type_hints"),
-        ("typing", "ForwardRef._evaluate"),
-    }
-)
-"""Names in `DATA_MODULES` that are not data."""
-
-
-DATA_NAMES = frozenset(
-    [
-        *(
-            ("builtins", name)
-            for name in [
-                "set",
-                "frozenset",
-                "list",
-                "dict",
-                "tuple",
-                "int",
-                "float",
-                "complex",
-                "bool",
-                "str",
-                "bytes",
-                "bytearray",
-                "object",
-                "slice",
-                "range",
-                "xrange",  # what protocol 2 calls a range
-                "type",
-                "NoneType",
-                "Ellipsis",
-                "NotImplemented",
-                "getattr",
-                "print",
-                "len",
-                "abs",
-                "min",
-                "max",
-                "sum",
-                "any",
-                "all",
-                "sorted",
-                "round",
-                "divmod",
-                "pow",
-                "hash",
-                "id",
-                "repr",
-                "zip",
-                "enumerate",
-                "reversed",
-                "iter",
-                "isinstance",
-                "issubclass",
-                "callable",
-                "property",
-                "staticmethod",
-                "classmethod",
-                "super",
-            ]
-        ),
-        ("functools", "partial"),
-        ("functools", "cmp_to_key"),
-        ("operator", "getitem"),
-        ("operator", "itemgetter"),
-        ("types", "SimpleNamespace"),
-        ("types", "MappingProxyType"),
-        ("types", "GenericAlias"),
-        ("types", "UnionType"),
-        ("types", "NoneType"),
-        ("logging", "getLogger"),
-        ("logging", "Logger"),
-        ("logging", "RootLogger"),
-        ("io", "BytesIO"),
-        ("io", "StringIO"),
-        ("_io", "BytesIO"),
-        ("_io", "StringIO"),
-        ("inspect", "Signature"),
-        ("inspect", "Parameter"),
-        ("inspect", "_ParameterKind"),
-        ("inspect", "_empty"),
-        ("codecs", "encode"),
-        ("codecs", "decode"),
-        *(
-            ("itertools", name)
-            for name in ["count", "cycle", "repeat", "chain", "islice", "product"]
-        ),
-        ("signal", "Signals"),
-        ("http", "HTTPStatus"),
-        ("threading", "local"),
-        ("unittest.mock", "MagicMock"),
-    ]
-)
-"""Single names of the standard library that are data as well."""
-
-
-CODE_NAMES = frozenset(
-    [
-        "eval",
-        "exec",
-        "execfile",
-        "compile",
-        "system",
-        "popen",
-        "Popen",
-        "popen2",
-        "check_output",
-        "check_call",
-        "getoutput",
-        "getstatusoutput",
-        "rmtree",
-        "__import__",
-        "import_module",
-        "exec_module",
-        "load_module",
-        "run_module",
-        "run_path",
-        "runsource",
-        "runcode",
-        "runstring",
-        "urlopen",
-        "urlretrieve",
-        "execv",
-        "execve",
-        "spawnv",
-        "spawnl",
-        "posix_spawn",
-        "load_library",
-        "cpp_extension",
-        "__globals__",
-        "__builtins__",
-        "__subclasses__",
-        "__code__",
-        "__reduce__",
-        "__getattribute__",
-        "__call__",
-    ]
+CODE_NAMES = _words(
+    "Popen __builtins__ __call__ __code__ __getattribute__ __globals__ __import__ __reduce__ "
+    "__subclasses__ _compile_and_eval _eval_type _evaluate _legacy_load _method_from_src "
+    "check_call check_output chmod chown compile cpp_extension eval exec exec_module execfile "
+    "execl execle execlp execlpe execv execve execvp execvpe fork forkpty full_load getoutput "
+    "getstatusoutput hardlink_to import_module kill killpg link load_library load_module "
+    "makedirs mkdir mkfifo mknod open open_code popen popen2 posix_spawn posix_spawnp putenv "
+    "read_bytes read_text remove removedirs rename rmdir rmtree run_command run_module "
+    "run_path runcode runsource runstring savetxt spawnl spawnle spawnlp spawnlpe spawnv "
+    "spawnve spawnvp spawnvpe startfile symlink symlink_to sympify system timeit touch "
+    "truncate unlink unsafe_load urlopen urlretrieve write_bytes write_text"
 )
 """Names that say what they do in any library."""
 
-
-TYPE_TAGS = "torch.jit._pickle"
-"""What TorchScript puts around a list to keep its type; its functions give back what they get."""
-
-
-CODE_LIBRARIES = (
-    "torch.load",
-    "torch.hub",
-    "torch.jit",
-    "torch.ops",
-    "torch.package",
-    "torch.classes",
-    "torch.library",
-    "torch.compile",
-    "torch.serialization.load",
-    "torch.utils.cpp_extension",
-    "torch.utils.collect_env",
-    "torch.utils.bottleneck",
-    "torch.utils.model_zoo",
-    "torch.utils.show_pickle",
-    "torch.utils._config_module",
-    "torch.testing",
-    "torch._C",
-    "torch._dynamo",
-    "torch._inductor",
-    "torch._jit_internal",
-    "torch._package",
-    "torch.export",
-    "torch.onnx",
-    "torch.cuda.memory.memory_viz",
-    "torch.distributed.run",
-    "torch.distributed.launch",
-    "torch.distributed.elastic",
-    "torch.distributed.rpc.api",
-    "torch.fx.graph_module.reduce_graph_module",
-    "torch.fx.graph_module.reduce_package_graph_module",
-    "torch.fx.graph_module._exec_with_source",
-    "torch.fx.graph_module._forward_from_src",
-    "torch.fx.experimental",
-    "torch.multiprocessing.spawn",
-    "torch.from_file",
-    "torch.storage.UntypedStorage.from_file",
-    "numpy.load",
-    "numpy.fromfile",
-    "numpy.memmap",
-    "numpy.loadtxt",
-    "numpy.genfromtxt",
-    "numpy.fromregex",
-    "numpy.save",
-    "numpy.testing",
-    "numpy.f2py",
-    "numpy.distutils",
-    "numpy.ctypeslib",
-    "numpy.lib",
-    "pandas.eval",
-    "pandas.io",
-    "pandas.read_",
-    "pandas.core.computation",
-    "pip",
-    "setuptools",
-    "pkg_resources",
-    "distutils",
-    "dill",
-    "cloudpickle",
-    "joblib.load",
-    "sklearn.utils._joblib",
-    "keras.models",
-    "keras.saving",
-    "tensorflow.keras.models",
-    "tensorflow.saved_model",
-    "joblib.numpy_pickle",
-    "IPython",
-    "requests",
-    "fsspec",
-    "s3fs",
-    "gcsfs",
-    "smart_open",
-    "boto3",
-    "botocore",
-    "cloudpathlib",
-    "huggingface_hub",
-    "httpx",
-    "aiohttp",
-    "urllib3",
-    "paramiko",
-    "fabric",
-    "invoke",
-    "pexpect",
-    "sh",
-    "plumbum",
-    "git",
-    "numexpr",
-    "tensorflow.io",
-    "tensorflow.python.ops",
-    "tensorflow.raw_ops",
-    "sympy.parsing",
-    "transformers.dynamic_module_utils",
-    "transformers.utils.import_utils",
-    "lightning.fabric.utilities.cloud_io",
-    "lightning_fabric.utilities.cloud_io",
-    "gc",
+CODE_LIBRARIES = _words(
+    "IPython accelerate.test_utils accelerate.utils.other aiohttp attr._make boto3 botocore "
+    "cffi cloudpathlib cloudpickle ctypes dill distutils fabric fsspec gc gcsfs git httpx "
+    "huggingface_hub invoke jinja2 joblib.load joblib.numpy_pickle keras.models keras.saving "
+    "lightning.fabric.utilities.cloud_io lightning_fabric.utilities.cloud_io mako "
+    "numba.core.serialize numexpr numpy.ctypeslib numpy.distutils numpy.f2py numpy.fromfile "
+    "numpy.fromregex numpy.genfromtxt numpy.lib numpy.load numpy.loadtxt numpy.memmap "
+    "numpy.save numpy.testing pandas.core.computation pandas.eval pandas.io pandas.read_ "
+    "paramiko pexpect pip pkg_resources plumbum requests s3fs setuptools sh "
+    "sklearn.utils._joblib smart_open sympy sympy.parsing tensorflow.io "
+    "tensorflow.keras.models tensorflow.python.ops tensorflow.raw_ops tensorflow.saved_model "
+    "torch._C torch._dynamo torch._inductor torch._jit_internal torch._package torch.classes "
+    "torch.compile torch.cuda.memory.memory_viz torch.distributed.elastic "
+    "torch.distributed.launch torch.distributed.rpc.api torch.distributed.run torch.export "
+    "torch.from_file torch.fx torch.fx.experimental torch.fx.graph_module._exec_with_source "
+    "torch.fx.graph_module._forward_from_src torch.fx.graph_module.reduce_graph_module "
+    "torch.fx.graph_module.reduce_package_graph_module torch.hub torch.jit torch.library "
+    "torch.load torch.multiprocessing.spawn torch.onnx torch.ops torch.package torch.save "
+    "torch.serialization._legacy_load torch.serialization.load "
+    "torch.storage.UntypedStorage.from_file torch.testing torch.utils._config_module "
+    "torch.utils.benchmark torch.utils.bottleneck torch.utils.collect_env "
+    "torch.utils.cpp_extension torch.utils.model_zoo torch.utils.show_pickle "
+    "transformers.agents transformers.dynamic_module_utils transformers.pipelines "
+    "transformers.tools transformers.utils.import_utils urllib3 yaml.full_load yaml.load "
+    "yaml.unsafe_load"
 )
-"""Other people's functions that load, fetch or run; a name starts with one of these."""
+"""Functions of other packages that load, fetch or run; a name starts with one of these."""
 
-
-KNOWN_PACKAGES = frozenset(
-    [
-        "torch",
-        "numpy",
-        "transformers",
-        "lightning",
-        "pytorch_lightning",
-        "lightning_fabric",
-        "lightning_utilities",
-        "torchmetrics",
-        "deepspeed",
-        "omegaconf",
-        "accelerate",
-        "peft",
-        "trl",
-        "datasets",
-        "tokenizers",
-        "megatron",
-        "apex",
-        "timm",
-        "fairseq",
-        "mmengine",
-        "mmcv",
-        "ultralytics",
-        "diffusers",
-        "sentence_transformers",
-        "torchvision",
-        "torchaudio",
-        "torchtext",
-        "torch_geometric",
-        "sklearn",
-        "scipy",
-        "pandas",
-        "jax",
-        "flax",
-        "optax",
-        "hydra",
-        "yacs",
-        "easydict",
-        "addict",
-        "attr",
-        "attrs",
-        "pydantic",
-        "bitsandbytes",
-        "safetensors",
-        "__torch__",
-    ]
-)
-"""Packages whose classes are found in ordinary checkpoints."""
-
-
-STDLIB_MODULES = frozenset(getattr(sys, "stdlib_module_names", ())) | frozenset(
-    [
-        "nt",
-        "posix",
-        "commands",
-        "popen2",
-        "imp",
-        "asynchat",
-        "asyncore",
-        "smtpd",
-        "distutils",
-        "lib2to3",
-        "idlelib",
-        "test",
-        "__builtin__",
-        "_winapi",
-        "msvcrt",
-        "winreg",
-        "pipes",
-        "crypt",
-        "telnetlib",
-        "cgi",
-        "nntplib",
-    ]
+STDLIB_MODULES = frozenset(getattr(sys, "stdlib_module_names", ())) | _words(
+    "stdlib_module_names nt posix commands popen2 imp asynchat asyncore smtpd distutils "
+    "lib2to3 idlelib test __builtin__ _winapi msvcrt winreg pipes crypt telnetlib cgi nntplib"
 )
 
-
-RISKY_MODULES = frozenset(
-    ["os", "posix", "nt", "subprocess", "sys", "shutil", "importlib", "builtins", "socket"]
+RISKY_MODULES = _words(
+    "asyncio builtins code codeop ctypes ftplib functools gc glob http importlib inspect io "
+    "linecache marshal multiprocessing nt operator os pathlib pickle posix pty runpy shutil "
+    "signal smtplib socket subprocess sys tempfile threading tokenize types urllib weakref"
 )
+"""Modules that are reached through others: a part of a dotted name, also with an underscore."""

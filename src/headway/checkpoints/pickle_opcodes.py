@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +19,9 @@ def build_opcode_table(machine: type[Machine]) -> list[Callable[[Machine], None]
     def constant(value: Any) -> Callable[[Machine], None]:
         return lambda m: m._stack.append(value)
 
-    def skip(size: int) -> Callable[[Machine], None]:
-        def operation(m: Machine) -> None:
-            m._take(size)
-
-        return operation
-
     operations: dict[bytes, Callable[[Machine], None]] = {
-        b"\x80": skip(1),
-        b"\x95": skip(8),
+        b"\x80": machine._proto,
+        b"\x95": lambda m: m._begin_frame(m._number("<Q", 8)),
         b"(": machine._mark,
         b"0": machine._pop,
         b"1": machine._drop,
@@ -34,19 +29,19 @@ def build_opcode_table(machine: type[Machine]) -> list[Callable[[Machine], None]
         b"N": constant(None),
         b"\x88": constant(True),
         b"\x89": constant(False),
-        b"I": machine._decimal,
-        b"L": machine._decimal,
+        b"I": lambda m: m._stack.append(m._decimal()),
+        b"L": lambda m: m._stack.append(m._decimal()),
         b"J": lambda m: m._stack.append(m._number("<i", 4)),
         b"K": lambda m: m._stack.append(m._number("<B", 1)),
         b"M": lambda m: m._stack.append(m._number("<H", 2)),
-        b"\x8a": lambda m: m._long(1),
-        b"\x8b": lambda m: m._long(4),
-        b"F": machine._float,
-        b"G": machine._binfloat,
-        b"S": machine._string,
+        b"\x8a": lambda m: m._stack.append(m._long(m._number("<B", 1))),
+        b"\x8b": lambda m: m._stack.append(m._long(m._number("<i", 4))),
+        b"F": lambda m: m._stack.append(float(m._digits())),
+        b"G": lambda m: m._stack.append(struct.unpack(">d", m._take(8))[0]),
+        b"S": lambda m: m._stack.append(m._string()),
         b"T": lambda m: m._stack.append(_latin(m._bytes(m._number("<I", 4)))),
         b"U": lambda m: m._stack.append(_latin(m._bytes(m._number("<B", 1)))),
-        b"V": machine._unicode,
+        b"V": lambda m: m._stack.append(m._line().decode("raw_unicode_escape", "replace")),
         b"X": lambda m: m._stack.append(m._text(m._number("<I", 4))),
         b"\x8c": lambda m: m._stack.append(m._text(m._number("<B", 1))),
         b"\x8d": lambda m: m._stack.append(m._text(m._number("<Q", 8))),
@@ -85,10 +80,10 @@ def build_opcode_table(machine: type[Machine]) -> list[Callable[[Machine], None]
         b"\x84": lambda m: m._extension(4),
         b"P": machine._persid,
         b"Q": machine._binpersid,
-        b"g": lambda m: m._get(int(m._line()[:20])),
+        b"g": lambda m: m._get(int(m._digits())),
         b"h": lambda m: m._get(m._number("<B", 1)),
         b"j": lambda m: m._get(m._number("<I", 4)),
-        b"p": lambda m: m._put(int(m._line()[:20])),
+        b"p": lambda m: m._put(int(m._digits())),
         b"q": lambda m: m._put(m._number("<B", 1)),
         b"r": lambda m: m._put(m._number("<I", 4)),
         b"\x94": machine._memoize,

@@ -12,7 +12,15 @@ from typing import Any
 
 from headway.checkpoints import dtypes
 from headway.checkpoints.inert_pickle import Machine, Rebuild
-from headway.checkpoints.pickle_values import Blob, Damaged, Global, Located, Stub, hashable
+from headway.checkpoints.pickle_values import (
+    Blob,
+    Damaged,
+    Global,
+    Located,
+    Stub,
+    hashable,
+    short_text,
+)
 
 NOWHERE = ""
 """Key of a storage that is written as text: it is no range of the file."""
@@ -186,7 +194,13 @@ def _getattr(machine: Machine, args: tuple[Any, ...]) -> Any:
     if isinstance(owner, Global) and isinstance(name, str):
         # A nested class, or access through a module: the full name decides.
         return machine.ask(owner.module, f"{owner.name}.{name}")
-    return Stub("builtins", f"getattr(…, {str(name)[:40]!r})", (owner, name))
+    what = f"attribute {short_text(name, 80)!r} of {_owner_text(owner)}"
+    machine.doubt(what)
+    return Stub("builtins", what, (owner, name))
+
+
+def _owner_text(owner: Any) -> str:
+    return f"{owner.module}.{owner.name}" if isinstance(owner, Stub) else type(owner).__name__
 
 
 def _dtype(machine: Machine, args: tuple[Any, ...]) -> DTypeRef:
@@ -231,7 +245,7 @@ def _scalar(machine: Machine, args: tuple[Any, ...]) -> Any:
         raise ValueError
     if dtype.code.lstrip("<>|=").startswith("O"):
         # numpy unpickles the bytes of an object scalar: a second pickle that was not interpreted.
-        machine.called.append(("numpy's scalar with a pickle of its own", (data[:80],)))
+        machine.called.append(("a call of numpy's scalar with a pickle of its own", (data[:80],)))
         return None
     return struct.unpack(dtype.order + _SCALARS[dtype.code.lstrip("<>|=")], data)[0]
 
@@ -257,17 +271,15 @@ def _nested(machine: Machine, args: tuple[Any, ...]) -> Any:
         raise ValueError
     if not stream.legacy:
         # Storages are always written in the legacy format; torch.load would accept any other.
-        machine.called.append(("torch.load with bytes that are no storage", ()))
-    for wanted in stream.loaded.requested:
-        machine.requested.setdefault(wanted)
-    for called, arguments in stream.loaded.calls.items():
-        machine.calls.setdefault(called, arguments)
-    machine.called += stream.loaded.called
+        machine.called.append(("a call of torch.load with bytes that are no storage", ()))
+    if stream.legacy and stream.loaded.damage is not None:
+        raise Damaged(f"a pickle inside of it: {stream.loaded.damage}")
+    machine.include(stream.loaded)
     return stream.loaded.value
 
 
 def _path(machine: Machine, args: tuple[Any, ...]) -> str:
-    return "/".join(str(part) for part in args).replace("//", "/")
+    return "/".join(short_text(part) for part in args).replace("//", "/")
 
 
 REBUILDS: dict[tuple[str, str], Rebuild] = {

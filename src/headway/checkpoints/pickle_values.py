@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 import io
+import re
 import struct
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-KEY_DEPTH = 8
+MAX_KEY_PARTS = 500
+"""Parts of a key, nested ones included; no checkpoint has more than a few."""
 
 
 class Damaged(Exception):
@@ -82,30 +85,63 @@ class Loaded:
     requested: list[Global] = field(default_factory=list)
     """Every name that the stream requests, in order, once."""
     called: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
-    """Calls of something that is not a name: `(what, arguments)`."""
+    """What no framework writes, and its arguments: the result of a call is called, say."""
     calls: dict[Global, tuple[Any, ...]] = field(default_factory=dict)
     """The names that would be called, with the arguments of the first call."""
     damage: str | None = None
     """Why it could not be interpreted to the end; None if it could."""
+    doubtful: list[str] = field(default_factory=list)
+    """Attributes of objects that only loading would create."""
+
+    def add(self, other: Loaded) -> None:
+        """Adds the names and calls of another pickle that is loaded with this one."""
+        self.requested = list(dict.fromkeys([*self.requested, *other.requested]))
+        self.called = [*self.called, *other.called]
+        self.calls = {**other.calls, **self.calls}
+        self.doubtful = [*self.doubtful, *other.doubtful]
 
 
-def hashable(value: Any, depth: int = 0) -> bool:
-    """Whether it may be a key; hashing deeply nested tuples would overflow the stack."""
-    if isinstance(value, (tuple, frozenset)):
-        if isinstance(value, frozenset):
-            return True
-        return depth < KEY_DEPTH and len(value) < 64 and all(hashable(v, depth + 1) for v in value)
-    return not isinstance(value, (list, dict, set, bytearray)) and value.__hash__ is not None
+def short_text(value: Any, limit: int = 500) -> str:
+    """A text for a name or a key. Of containers only the type: their text may have no end."""
+    if isinstance(value, str):
+        return value[:limit]
+    if isinstance(value, bytes):
+        return value[:limit].decode("latin1")
+    if value is None or isinstance(value, (bool, float)):
+        return str(value)
+    if isinstance(value, int) and value.bit_length() < 256:
+        return str(value)
+    return str(value)[:limit] if isinstance(value, Global) else type(value).__name__
+
+
+def hashable(value: Any) -> bool:
+    """Whether Python could hash it. Raises `TooMuch` where that would take too long.
+
+    A tuple that contains itself many times over is small, and its hash visits every copy.
+    """
+    waiting, visited = [value], 0
+    while waiting:
+        visited += 1
+        if visited > MAX_KEY_PARTS:
+            raise TooMuch(f"a key of more than {MAX_KEY_PARTS} parts")
+        part = waiting.pop()
+        if isinstance(part, tuple):
+            waiting.extend(part[: MAX_KEY_PARTS + 1])
+        elif isinstance(part, (list, dict, set, bytearray)) or part.__hash__ is None:
+            return False
+    return True
 
 
 # Reading the bytes of a pickle in windows; large byte strings are located and not read.
 
-MAX_LINE = 1 << 16
+MAX_DIGITS = 4_000
 MAX_TEXT = 1 << 26
 """Bytes of one string."""
 BIG = 1 << 20
 """Size from which byte strings are located and not read."""
 WINDOW = 1 << 20
+_OCTAL = re.compile(rb"([+-]?)0+([0-7]+)")
+"""A number as the C library reads it, and with it Python's unpickler."""
 
 
 class PickleBytes:
@@ -119,6 +155,10 @@ class PickleBytes:
         self._data = b""
         self._at = 0
         self._limit = limit
+        self._frame_end = 0
+        self.cut_frames = False
+        """Whether a frame ends within an instruction. Unpicklers differ in how they read that, and
+        no pickler writes it."""
 
     @property
     def position(self) -> int:
@@ -136,7 +176,18 @@ class PickleBytes:
         if len(self._data) < least:
             raise Damaged(f"it ends early, at byte {self._base + len(self._data)}")
 
+    def _begin_frame(self, length: int) -> None:
+        self._check_frame(length)
+        self._frame_end = self.position + length
+
+    def _check_frame(self, count: int) -> None:
+        """Notes an instruction that a frame cuts in two."""
+        if self.position < self._frame_end < self.position + count:
+            self.cut_frames = True
+
     def _take(self, count: int) -> bytes:
+        if self._frame_end:
+            self._check_frame(count)
         if self._at + count > len(self._data):
             self._refill(count)
         self._at += count
@@ -150,10 +201,14 @@ class PickleBytes:
         end = self._data.find(b"\n", self._at)
         if end < 0:
             self._refill(1)
-            end = self._data.find(b"\n", 0, MAX_LINE)
-        if end < 0 or end - self._at > MAX_LINE:
-            raise Damaged(f"no line end within {MAX_LINE} bytes after byte {self.position}")
+            end = self._data.find(b"\n")
+        if end < 0 and len(self._data) >= WINDOW:
+            raise TooMuch(f"a line of more than {WINDOW} bytes at byte {self.position}")
+        if end < 0:
+            raise Damaged(f"it ends within a line, at byte {self.position}")
         line = self._data[self._at : end]
+        if self._frame_end:
+            self._check_frame(len(line) + 1)
         self._at = end + 1
         return line
 
@@ -162,12 +217,40 @@ class PickleBytes:
             raise TooMuch(f"a text of {length} bytes at byte {self.position} (limit {MAX_TEXT})")
         return self._take(length).decode("utf-8", "surrogatepass")
 
+    def _long(self, length: int) -> int:
+        if not 0 <= length <= MAX_DIGITS:
+            raise TooMuch(f"a number of {length} bytes at byte {self.position}")
+        return int.from_bytes(self._take(length), "little", signed=True)
+
+    def _digits(self) -> bytes:
+        # Python hands the line to functions of C, for which it ends at a zero byte.
+        line = self._line().partition(b"\0")[0]
+        if len(line) > MAX_DIGITS:
+            raise TooMuch(f"a number of {len(line)} digits at byte {self.position}")
+        return line
+
+    def _decimal(self) -> int | bool:
+        line = self._digits()
+        if line in (b"", b"00", b"01"):  # nothing is 0 for the C library
+            return line == b"01"
+        text = line.strip().removesuffix(b"L")
+        octal = _OCTAL.fullmatch(text)
+        return int(octal[1] + octal[2], 8) if octal is not None else int(text, 0)
+
+    def _string(self) -> str:
+        line = self._line()
+        if len(line) < 2 or line[0] != line[-1] or line[:1] not in (b"'", b'"'):
+            raise Damaged(f"a string without quotes at byte {self.position}")
+        return codecs.escape_decode(line[1:-1])[0].decode("utf-8", "replace")
+
     def _bytes(self, length: int) -> Any:
         at = self.position
         if length < BIG:
             value = Located(self._take(length))
             value.at = at
             return value
+        if self._frame_end:
+            self._check_frame(length)
         # The bytes are not read; only their presence is checked.
         self.file.seek(at + length - 1)
         if not self.file.read(1) or (self._limit is not None and at + length > self._limit):
@@ -177,35 +260,39 @@ class PickleBytes:
 
 
 MAX_PLAIN_DEPTH = 8
+MAX_PLAIN_VALUES = 100_000
+"""Values in all: a list that contains another many times over is small in the file."""
 _NOTHING = object()
 
 
 def plain_value(value: Any) -> Any:
     """The value without stubs: an enum member becomes its value, a class its name."""
-    found = _plain(value, 0)
+    found = _plain(value, 0, [MAX_PLAIN_VALUES])
     return None if found is _NOTHING else found
 
 
-def _plain(value: Any, depth: int) -> Any:
+def _plain(value: Any, depth: int, left: list[int]) -> Any:
+    left[0] -= 1
     if value is None or isinstance(value, (bool, int, float, str)):
         return str(value) if type(value) not in (bool, int, float, str, type(None)) else value
-    if depth > MAX_PLAIN_DEPTH:
+    if depth > MAX_PLAIN_DEPTH or left[0] < 0:
         return _NOTHING
     if isinstance(value, Global):
         return str(value)
     if isinstance(value, dict):
-        pairs = ((key, _plain(inside, depth + 1)) for key, inside in value.items())
-        return {str(key): inside for key, inside in pairs if inside is not _NOTHING}
+        pairs = ((key, _plain(inside, depth + 1, left)) for key, inside in value.items())
+        return {short_text(key): inside for key, inside in pairs if inside is not _NOTHING}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [inside for item in value if (inside := _plain(item, depth + 1)) is not _NOTHING]
+        found = (_plain(item, depth + 1, left) for item in value)
+        return [inside for inside in found if inside is not _NOTHING]
     if isinstance(value, Stub):
         attributes = {**value.attributes, **value.pairs}
         if "_content" in attributes and "_metadata" in attributes:  # OmegaConf
-            return _plain(attributes["_content"], depth + 1)
+            return _plain(attributes["_content"], depth + 1, left)
         if "_val" in attributes and "_metadata" in attributes:
-            return _plain(attributes["_val"], depth + 1)
+            return _plain(attributes["_val"], depth + 1, left)
         if attributes:
-            return _plain(attributes, depth)
+            return _plain(attributes, depth, left)
         if len(value.args) == 1:
-            return _plain(value.args[0], depth + 1)
+            return _plain(value.args[0], depth + 1, left)
     return _NOTHING

@@ -1,97 +1,113 @@
-"""Judges the names in a pickle: known data, unknown, or code that loading would run.
+"""Judges the names in a pickle: known to build data, unknown, or known to run code.
 
-*Dangerous*: a function that runs commands, evaluates text, opens files or uses the network, however
-it is reached. In the standard library that is everything not known to be plain data. *Known*: the
-classes that frameworks put into checkpoints. *Unknown*: a class of the user; it is only listed.
+Only what is on the allowlist is *known*. *Dangerous* is what runs commands, evaluates text, opens
+files or uses the network, however it is reached; in the standard library that is nearly all the
+rest. Everything else is *unknown*: a class of the user, or code that nobody here has looked at.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+from headway.checkpoints.pickle_allowlist import is_allowed, is_class_name, may_be_called
 from headway.checkpoints.pickle_names import (
     CODE_LIBRARIES,
     CODE_NAMES,
     DATA_MODULES,
-    DATA_NAMES,
-    KNOWN_PACKAGES,
-    NOT_DATA,
     RISKY_MODULES,
     STDLIB_MODULES,
-    TYPE_TAGS,
 )
 from headway.checkpoints.pickle_values import Global, Loaded, Stub
 
 Verdict = Literal["known", "unknown", "dangerous"]
+MAX_ARGUMENT_LENGTH = 80
 
 
 def verdict(wanted: Global) -> Verdict:
     """The verdict on a requested name."""
     module, name = wanted.module, wanted.name
-    top = module.partition(".")[0]
-    parts = name.split(".")
-    whole = f"{module}.{name}"
+    if is_allowed(module, name):
+        return "known"
     if module == "copyreg" and name.startswith("extension "):
         return "dangerous"
-    if any(part in CODE_NAMES for part in parts):
+    parts = name.split(".")
+    if any(part in CODE_NAMES or part.lstrip("_") in RISKY_MODULES for part in parts):
         return "dangerous"
-    if module == TYPE_TAGS and name.startswith(("build_", "restore_type_tag")):
-        return "known"
-    if any(
-        whole == prefix or whole.startswith((prefix + ".", prefix if prefix[-1] == "_" else "\0"))
-        for prefix in CODE_LIBRARIES
-    ):
+    whole = f"{module}.{name}"
+    if any(_starts_with(whole, prefix) for prefix in CODE_LIBRARIES):
         return "dangerous"
-    # `torch.serialization` + `os.system`: a module reached through another.
-    for at in range(len(parts) - 1):
-        if _stdlib(".".join(parts[:1]), ".".join(parts[1:])) == "dangerous":
-            return "dangerous"
-        if parts[at] in RISKY_MODULES:
-            return "dangerous"
-    known = _stdlib(module, name)
-    if known is not None:
-        return known
-    return "known" if top in KNOWN_PACKAGES else "unknown"
+    if module.partition(".")[0] in STDLIB_MODULES:
+        return "unknown" if module in DATA_MODULES and is_class_name(name) else "dangerous"
+    return "unknown"
 
 
-def _stdlib(module: str, name: str) -> Verdict | None:
-    """The verdict on a name of the standard library; None for other names."""
-    top = module.partition(".")[0]
-    if top not in STDLIB_MODULES:
-        return None
-    first = name.partition(".")[0]
-    if (module, name) in NOT_DATA or (module, first) in NOT_DATA:
-        return "dangerous"
-    if module in DATA_MODULES or (module, first) in DATA_NAMES:
-        return "known"
-    if module == "builtins" and first.endswith(("Error", "Exception", "Warning", "Interrupt")):
-        return "known"
-    return "dangerous"
+def _starts_with(whole: str, prefix: str) -> bool:
+    return whole == prefix or whole.startswith(prefix if prefix[-1] == "_" else f"{prefix}.")
+
+
+_trusted: ContextVar[tuple[str, ...]] = ContextVar("trusted names", default=())
+
+
+@contextmanager
+def trusting(names: Iterable[str]) -> Iterator[None]:
+    """Inside, these names are not reported: `package.module.Class`, or with a `*`."""
+    before = _trusted.set(tuple(names))
+    try:
+        yield
+    finally:
+        _trusted.reset(before)
+
+
+def is_trusted(name: str) -> bool:
+    """Whether the user allows a name."""
+    return any(name == trusted or fnmatchcase(name, trusted) for trusted in _trusted.get())
 
 
 def judge_pickle(loaded: Loaded) -> tuple[dict[str, str], list[str]]:
     """(dangerous names with the arguments of their call, unknown names)."""
     dangerous: dict[str, str] = {}
-    unknown: list[str] = []
+    unknown: dict[str, None] = {}
     for wanted in loaded.requested:
         found = verdict(wanted)
+        if found == "known" or is_trusted(str(wanted)):
+            continue
         if found == "dangerous":
             dangerous[str(wanted)] = _describe_arguments(loaded.calls.get(wanted, ()))
-        elif found == "unknown":
-            unknown.append(str(wanted))
+        else:
+            unknown[str(wanted)] = None
+    for called, arguments in loaded.calls.items():
+        name = str(called)
+        if name not in dangerous and not _builds_data(called, arguments) and not is_trusted(name):
+            unknown[name] = None
     for what, arguments in loaded.called:
-        # The result of a call is called: no framework writes that.
-        dangerous.setdefault(f"a call of {what}", _describe_arguments(arguments))
-    return dangerous, unknown
+        # No framework calls the result of a call, or changes what it has imported.
+        dangerous.setdefault(what, _describe_arguments(arguments))
+    unknown.update(dict.fromkeys(loaded.doubtful))
+    return dangerous, list(unknown)
+
+
+def _builds_data(called: Global, arguments: tuple[Any, ...]) -> bool:
+    """Whether calling a known name builds data, and nothing else."""
+    if (called.module, called.name) == ("builtins", "type"):
+        return len(arguments) == 1  # with three it creates a class
+    return may_be_called(called.module, called.name)
 
 
 def _describe_arguments(arguments: tuple[Any, ...]) -> str:
     texts = []
     for argument in arguments[:3]:
-        if isinstance(argument, (str, bytes, int, float)):
-            texts.append(repr(argument[:80] if isinstance(argument, (str, bytes)) else argument))
+        if isinstance(argument, (str, bytes)):
+            texts.append(repr(argument[:MAX_ARGUMENT_LENGTH]))
+        elif isinstance(argument, float) or (
+            isinstance(argument, int) and argument.bit_length() < 64
+        ):
+            texts.append(repr(argument))
         elif isinstance(argument, (Global, Stub)):
-            texts.append(f"{argument.module}.{argument.name}"[:80])
+            texts.append(f"{argument.module}.{argument.name}"[:MAX_ARGUMENT_LENGTH])
         else:
             texts.append("…")
     return ", ".join(texts)

@@ -20,6 +20,8 @@ from headway.errors import UnreadableInput
 
 MAX_ELEMENTS = 1 << 46
 MAX_AXES = 64
+MAX_REPEATED = 1 << 30
+"""Bytes of a view that repeats the elements of its storage and is counted as it is."""
 MAX_GATHERED = 1 << 24
 """Bytes of a strided tensor gathered at a time."""
 
@@ -110,7 +112,9 @@ def locate_tensor(ref: TensorRef, places: StoragePlaces, name: str, role: str) -
     order = cast('Literal["little", "big"]', ref.storage.byteorder)
     if places.byteorder == "big":
         order = "big"
-    stride = None if contiguous(ref.size, ref.stride) else ref.stride
+    size, stride = ref.size, None if contiguous(ref.size, ref.stride) else ref.stride
+    if stride is not None and count > reach and count * item > MAX_REPEATED:
+        size, stride = (reach,), None  # a view that repeats its elements: each is counted once
     if not count:
         return SavedTensor(name, role, ref.dtype, ref.size, Span(places.file, 0, 0))
     place = places.of(ref.storage)
@@ -120,9 +124,9 @@ def locate_tensor(ref: TensorRef, places: StoragePlaces, name: str, role: str) -
     if place.packed is not None:
         span = Span(place.file, place.offset, place.packed)
         inflate = Inflate(start, length)
-        return SavedTensor(name, role, ref.dtype, ref.size, span, stride, order, inflate)
+        return SavedTensor(name, role, ref.dtype, size, span, stride, order, inflate)
     span = Span(place.file, place.offset + start, length)
-    return SavedTensor(name, role, ref.dtype, ref.size, span, stride, order)
+    return SavedTensor(name, role, ref.dtype, size, span, stride, order)
 
 
 def locate_array(ref: ArrayRef, places: StoragePlaces, name: str, role: str) -> SavedTensor:

@@ -17,7 +17,7 @@ from headway.checkpoints import checkpoint_info
 from headway.checkpoints.checkpoint_info import SavedTensor
 from headway.checkpoints.formats.torch_legacy import root_of
 from headway.checkpoints.pickle_rebuild import ArrayRef, TensorRef
-from headway.checkpoints.pickle_values import Stub
+from headway.checkpoints.pickle_values import Stub, short_text
 
 WRAPPERS = (
     "state_dict",
@@ -116,10 +116,10 @@ class TensorWalk:
         flat = stripped is None
         self._seen.add(id(root))
         for key, value in root.items():
-            path: tuple[str, ...] = () if key == stripped else (str(key),)
+            path: tuple[str, ...] = () if key == stripped else (_key(key),)
             role = "weight"
             if (
-                key != stripped and _OTHER.search(str(key)) and not (flat and _plain_name(key))
+                key != stripped and _OTHER.search(_key(key)) and not (flat and _plain_name(key))
             ) or (not flat and isinstance(value, (TensorRef, ArrayRef))):
                 role = "other"
             yield from self._go(value, path, role, 1)
@@ -225,9 +225,7 @@ def _dtype(ref: TensorRef | ArrayRef) -> str:
 
 
 def _key(key: Any) -> str:
-    if isinstance(key, (str, int)):
-        return str(key)[:500]
-    return type(key).__name__
+    return short_text(key) if isinstance(key, (str, int)) else type(key).__name__
 
 
 def _plain_name(key: Any) -> bool:

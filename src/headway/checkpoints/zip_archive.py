@@ -90,6 +90,12 @@ def read_directory(file: BinaryIO, size: int, start: int = 0) -> dict[str, ZipEn
             raise BadZip(f"two entries are called {name!r}: programs differ in which one they read")
         entries[name] = ZipEntry(name, method, start + where, packed, full)
         taken.append((where, packed, name))
+    packed, full = sum(e.packed for e in entries.values()), sum(e.size for e in entries.values())
+    if is_bomb(DEFLATED, packed, full):
+        raise BadZip(
+            f"its entries of {packed} bytes would decompress to {full} (limit: {BOMB_RATIO} times "
+            "as many)"
+        )
     taken.sort()
     for (a, length_a, name), (b, _, other) in itertools.pairwise(taken):
         if a + length_a > b and length_a:
@@ -208,8 +214,6 @@ def read_entry(file: BinaryIO, entry: ZipEntry, limit: int = MAX_INFLATED) -> by
 # storages that the main pickle names: numbers may begin like a pickle.
 
 ENDINGS = (".pkl", ".pickle", ".debug_pkl")
-MAX_PROBED = 10_000
-"""Members whose first bytes are read."""
 MAX_BYTES = inert_pickle.MAX_PICKLE
 """Bytes of all further pickles together that are interpreted."""
 _HEAD = 64
@@ -263,14 +267,11 @@ def find_other_pickles(
 ) -> Iterator[PickleMember]:
     """The pickles of an archive, except for `known` members: the main one and the storages."""
     left = MAX_BYTES
-    probed = 0
     for name, entry in entries.items():
         if name in known or not entry.size:
             continue
-        if not has_pickle_name(name):
-            probed += 1
-            if probed > MAX_PROBED or not looks_like_pickle(_head(file, entry)):
-                continue
+        if not has_pickle_name(name) and not looks_like_pickle(_head(file, entry)):
+            continue
         left -= entry.size
         if left < 0:
             why = f"the pickles beside the main one have more than {MAX_BYTES} bytes"

@@ -84,12 +84,13 @@ def settings_from(
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     fail_on: str | None = None,
+    distrust: Callable[[Path], bool] = lambda _: False,
 ) -> Settings:
     """The settings of the file, overridden by the command line.
 
     `--select` replaces the file's selection and its ignored checks; `--ignore` alone adds to them.
     """
-    settings = Settings.load(config)
+    settings = Settings.load(config, distrust=distrust)
     Policy.from_mapping(settings.policy)  # every command reports a misspelt key
     kept = () if select else settings.ignore
     return replace(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,12 @@ from headway.report import Report
 @options.fail_on()
 @options.config_file
 @click.option(
+    "--allow",
+    multiple=True,
+    metavar="NAME",
+    help="Accept this class or function in pickles, such as my_package.Config or 'my_package.*'.",
+)
+@click.option(
     "--last-good",
     is_flag=True,
     help="Print only the path of the last clean checkpoint; exit 1 if there is none.",
@@ -40,6 +47,7 @@ def command(
     ignore: Sequence[str],
     fail_on: str | None,
     config: Path | None,
+    allow: tuple[str, ...],
     last_good: bool,
     verbose: bool,
 ) -> int:
@@ -53,29 +61,49 @@ def command(
     Resume from the last good checkpoint:
       python train.py --resume "$(headway scan RUN --last-good)"
     """
-    settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
+    settings = options.settings_from(
+        config, select=select, ignore=ignore, fail_on=fail_on, distrust=_lies_in(paths)
+    )
+    settings = replace(settings, allow=(*settings.allow, *allow))
+    from headway.checkpoints.folder_access import scanning
     from headway.postmortem.scan import checkpoints_at, scan_paths
     from headway.postmortem.scan import last_good as last_good_of
 
     found: list[Path] = []
     unread: list[UnreadableInput] = []
-    for path in paths:
-        try:
-            found += checkpoints_at(path)
-        except UnreadableInput as error:
-            unread.append(error)
-    for problem in unread:
-        print_message(str(problem))
-    if not found:
-        return UnreadableInput.exit_code
-    with progress_bar() as progress:
-        report = scan_paths(list(dict.fromkeys(found)), settings, progress=progress)
+    with scanning(paths) as links:
+        for path in paths:
+            try:
+                found += checkpoints_at(path, links)
+            except UnreadableInput as error:
+                unread.append(error)
+        for problem in unread:
+            print_message(str(problem))
+        if not found:
+            return UnreadableInput.exit_code
+        with progress_bar() as progress:
+            report = scan_paths(
+                list(dict.fromkeys(found)), settings, progress=progress, links=links
+            )
     if last_good:
         return _last_good(last_good_of(report), paths)
     _write(report, form, paths, verbose=verbose)
     if unread:
         return UnreadableInput.exit_code
     return int(report.fails(settings.fail_on))
+
+
+def _lies_in(paths: Sequence[Path]) -> Callable[[Path], bool]:
+    """Settings that come with the files must not decide what is reported about them."""
+    scanned = [path.resolve() for path in paths if path.is_dir()]
+
+    def distrust(file: Path) -> bool:
+        inside = any(file.is_relative_to(folder) for folder in scanned)
+        if inside:
+            print_message(f"{file} lies in what is scanned and is not used; --config {file} does")
+        return inside
+
+    return distrust
 
 
 def _last_good(path: Path | None, paths: Sequence[Path]) -> int:

@@ -33,7 +33,7 @@ SHOWN_CHECKPOINTS = 12
 """Rows of the table: the last checkpoints, and up to as many earlier ones that are not clean."""
 MIN_CURVE_POINTS = 8
 """A loss curve of fewer points is not drawn."""
-_CHECKPOINT_STYLES = {"clean": "green", "empty": "yellow"}
+_CHECKPOINT_STYLES = {"clean": "green", "empty": "yellow", "unknown code": "yellow"}
 
 
 def write_checkpoint_table(
@@ -46,7 +46,7 @@ def write_checkpoint_table(
         shown = [*bad, *shown[-SHOWN_CHECKPOINTS:]]
     common = _common_folder([item["path"] for item in shown])
     page.gap()
-    head = f"{'step':>9}  {'tensors':>8}  {'size':>10}  {'NaN/Inf':>9}  {'':<12}  checkpoint"
+    head = f"{'step':>9}  {'tensors':>8}  {'size':>10}  {'NaN/Inf':>9}  {'':<14}  checkpoint"
     page.line((head, "dim"))
     for item in shown:
         step = "-" if item["step"] is None else str(item["step"])
@@ -58,8 +58,8 @@ def write_checkpoint_table(
         style = _CHECKPOINT_STYLES.get(item["verdict"], "bold red")
         name = item["path"][len(common) :]
         # A long path goes on a line of its own, near the margin.
-        margin = " " * (4 if len(name) > page.width - 60 else 60)
-        page.line(numbers, (f"{mark} {item['verdict']:<10}", style), f"  {name}", rest=margin)
+        margin = " " * (4 if len(name) > page.width - 62 else 62)
+        page.line(numbers, (f"{mark} {item['verdict']:<12}", style), f"  {name}", rest=margin)
     if len(shown) < len(found):
         page.line((f"and {len(found) - len(shown)} more; --verbose lists them", "dim"))
 

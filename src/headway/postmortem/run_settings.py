@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from headway.checkpoints.folder_access import is_own_file
 from headway.errors import HeadwayError, UnreadableInput
 from headway.logs.setting_names import MAX_DEPTH, named_settings
 
@@ -54,7 +55,7 @@ def settings_in(folders: Iterable[Path]) -> dict[str, Any]:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
+        if not is_own_file(path) or path.stat().st_size > MAX_FILE_BYTES:
             return {}
         if path.suffix == ".bin":
             return settings_of(path)

@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 # The result for each checkpoint, collected from the records.
 
-PROBLEMS = ("unreadable-checkpoint", "unsafe-pickle")
+PROBLEMS = ("unreadable-checkpoint", "unsafe-pickle", "unknown-code")
 _EPOCH = re.compile(r"ep(?:och)?s?[=_\-.]?(\d{1,9})", re.I)
 GROWTH = 10.0
 """Factor between two checkpoints above which the growth of the weight norm is noted."""
@@ -68,16 +68,20 @@ class ScannedCheckpoint:
 
     @property
     def clean(self) -> bool:
-        """Whether it is complete, safe and finite."""
+        """Whether it is complete and finite, and names only what builds data."""
         return not self.problems and not self.bad_tensors and self.tensors > 0
 
     @property
     def verdict(self) -> str:
         """The result in one word."""
-        if self.problems:
-            return "unsafe" if "unsafe-pickle" in self.problems else "unreadable"
+        if "unsafe-pickle" in self.problems:
+            return "unsafe"
+        if "unreadable-checkpoint" in self.problems:
+            return "unreadable"
         if self.bad_tensors:
             return "dead" if 0 < self.elements == self.bad_elements else "NaN or Inf"
+        if self.problems:
+            return "unknown code"
         return "clean" if self.tensors else "empty"
 
     def summary(self) -> str:
@@ -190,19 +194,27 @@ def scan(
     Does not import torch, and runs nothing that is in the files. Raises `UnreadableInput` where
     there is no checkpoint.
     """
-    paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-    found = [one for item in paths for one in checkpoints_at(Path(item))]
-    return scan_paths(list(dict.fromkeys(found)), settings, progress=progress)
+    from headway.checkpoints.folder_access import scanning
+
+    given = [Path(path)] if isinstance(path, (str, os.PathLike)) else [Path(item) for item in path]
+    with scanning(given) as left_out:
+        found = [one for item in given for one in checkpoints_at(item, left_out)]
+        return scan_paths(list(dict.fromkeys(found)), settings, progress=progress, links=left_out)
 
 
 def scan_paths(
-    paths: Sequence[Path], settings: Settings | None = None, *, progress: Progress | None = None
+    paths: Sequence[Path],
+    settings: Settings | None = None,
+    *,
+    progress: Progress | None = None,
+    links: Mapping[Path, Path] = {},
 ) -> Report:
-    """The report on these checkpoints, in this order."""
+    """The report on these checkpoints, in this order. `links`: those that were not followed."""
+    from headway.checkpoints.folder_access import describe_left_out
+
     engine, scanned = judge(paths, settings, progress=progress)
-    report = without_steps(
-        Report.from_engine(engine, command="scan", notes=scanned.notes()), scanned
-    )
+    notes = [note for note in (*scanned.notes(), describe_left_out(links)) if note]
+    report = without_steps(Report.from_engine(engine, command="scan", notes=notes), scanned)
     named = replace(report, sources=[item.to_dict() for item in scanned.checkpoints])
     if len(scanned.checkpoints) < 2:
         return named
@@ -242,7 +254,10 @@ def judge(
     """Runs the checks of saved tensors on some checkpoints."""
     chosen = [check for check in registry.chosen(settings or Settings()) if _of_scans(check)]
     engine, scanned = Engine(checks=chosen), ScanNotes()
-    engine.run(scanned.through(_records(paths, progress)))
+    from headway.checkpoints.pickle_verdict import trusting
+
+    with trusting((settings or Settings()).allow):
+        engine.run(scanned.through(_records(paths, progress)))
     return engine, scanned
 
 
@@ -271,10 +286,14 @@ def _records(paths: Sequence[Path], progress: Progress | None) -> Iterator[Recor
         seq += 2
 
 
-def checkpoints_at(path: Path) -> list[Path]:
-    """The checkpoints at a path. Raises UnreadableInput if there is none."""
+def checkpoints_at(path: Path, links: Mapping[Path, Path] = {}) -> list[Path]:
+    """The checkpoints at a path. Raises UnreadableInput if there is none.
+
+    `links`: those that were not followed, while it searches.
+    """
     from headway.checkpoints.checkpoint_discovery import SUPPORTED, find_checkpoints, recognise
     from headway.checkpoints.checkpoint_info import describe_file
+    from headway.checkpoints.folder_access import describe_left_out
 
     try:
         if not path.exists():
@@ -289,7 +308,8 @@ def checkpoints_at(path: Path) -> list[Path]:
             # A folder may be a checkpoint and contain others: the last model and those of its run.
             if found := find_checkpoints(path):
                 return by_run(found)
-            raise UnreadableInput(f"{path} contains no checkpoint. Supported formats: {SUPPORTED}")
+            why = describe_left_out(links) or f"Supported formats: {SUPPORTED}"
+            raise UnreadableInput(f"{path} contains no checkpoint. {why}")
         if recognise(path) is not None:
             return [path]
         if not path.stat().st_size:

@@ -11,10 +11,10 @@ from typing import Any, BinaryIO
 
 from headway.checkpoints import checkpoint_info, dtypes, inert_pickle, tensor_bytes
 from headway.checkpoints.checkpoint_info import Checkpoint, Problem, SavedTensor, Span, TensorPart
+from headway.checkpoints.folder_access import is_own_file
 from headway.checkpoints.formats import torch_file
 from headway.checkpoints.pickle_rebuild import TensorRef
-from headway.checkpoints.pickle_values import Global, Stub
-from headway.checkpoints.pickle_verdict import judge_pickle
+from headway.checkpoints.pickle_values import Global, Stub, short_text
 from headway.checkpoints.tensor_naming import WRAPPERS, role_of
 
 METADATA = ".metadata"
@@ -27,14 +27,14 @@ _SMALL = 1 << 22
 
 def is_dcp(path: Path) -> bool:
     """Whether the folder is a distributed checkpoint."""
-    return (path / METADATA).is_file() or next(path.glob("__*_*.distcp"), None) is not None
+    return is_own_file(path / METADATA) or next(path.glob("__*_*.distcp"), None) is not None
 
 
 def read(path: Path) -> Checkpoint:
     """Reads the folder."""
     result = Checkpoint(path, "dcp", checkpoint_info.step_from_name(path))
     metadata = path / METADATA
-    if not metadata.is_file():
+    if not is_own_file(metadata):
         message = f"{path} has no {METADATA}: the save was not completed"
         result.problems.append(Problem("unreadable", message, path, {"missing": [METADATA]}))
         return result
@@ -111,7 +111,8 @@ class _Folder:
                 if oldest is not None:
                     oldest.close()
             try:
-                self.files[relative] = open(path, "rb")  # noqa: SIM115
+                own = is_own_file(path)
+                self.files[relative] = open(path, "rb") if own else None  # noqa: SIM115
             except (OSError, ValueError):
                 self.files[relative] = None
         file = self.files[relative]
@@ -188,7 +189,7 @@ class _Folder:
         path = self.paths.get(name)
         if not isinstance(path, tuple) or not path:
             path = tuple(name.split(".")) if name.split(".")[0] in _OPTIMIZERS else (name,)
-        parts = [str(part) for part in path]
+        parts = [short_text(part) for part in path]
         if len(parts) > 1 and parts[0] == "app":
             parts = parts[1:]
         if (
@@ -257,9 +258,7 @@ class _Folder:
 
 
 def _unsafe(opened: torch_file.OpenedPickle, path: Path) -> list[Problem]:
-    if not judge_pickle(opened.loaded)[0]:
-        return []
-    return [p for p in torch_file.problems_of(opened)[0] if p.kind == "unsafe"]
+    return [p for p in torch_file.problems_of(opened)[0] if p.kind != "unreadable"]
 
 
 def _is_tensor(value: Any) -> bool:

@@ -13,9 +13,10 @@ from typing import Any
 
 from headway.checkpoints import checkpoint_info, tensor_bytes
 from headway.checkpoints.checkpoint_info import Checkpoint, Problem, SavedTensor
+from headway.checkpoints.folder_access import is_own_file
 from headway.checkpoints.formats import torch_file
 from headway.checkpoints.pickle_rebuild import TensorRef
-from headway.checkpoints.pickle_values import Stub
+from headway.checkpoints.pickle_values import Stub, short_text
 from headway.checkpoints.tensor_naming import TensorWalk, is_optimizer
 
 _MODEL = re.compile(r"(^|_)model_states\.pt$")
@@ -32,7 +33,7 @@ def folder_of(path: Path) -> Path | None:
     if _shards(path):
         return path
     latest = path / "latest"
-    if latest.is_file() and latest.stat().st_size <= MAX_TAG:
+    if is_own_file(latest) and latest.stat().st_size <= MAX_TAG:
         tag = latest.read_text("utf-8", "replace").strip()
         if (
             tag
@@ -59,7 +60,7 @@ def _shards(path: Path) -> list[Path]:
         return []
     found = [
         inside
-        for inside in sorted(path.glob("*_states.pt"))
+        for inside in filter(is_own_file, sorted(path.glob("*_states.pt")))
         if _MODEL.search(inside.name) or _OPTIMIZER.search(inside.name)
     ]
     return found[:MAX_FILES]
@@ -197,7 +198,16 @@ def _partitions(
         if isinstance(kept, dict):
             for what, ref in kept.items():
                 role = "other" if what == "step" else "moment"
-                _add(opened, result, ref, f"{where}.group{group}", str(what), role, mapped, group)
+                _add(
+                    opened,
+                    result,
+                    ref,
+                    f"{where}.group{group}",
+                    short_text(what),
+                    role,
+                    mapped,
+                    group,
+                )
         else:
             for leaf in TensorWalk().leaves(kept):
                 _add(

@@ -9,6 +9,7 @@ from typing import Any
 
 from headway.checkpoints import checkpoint_info, tensor_bytes
 from headway.checkpoints.checkpoint_info import Checkpoint, Problem, SavedTensor, describe_head
+from headway.checkpoints.folder_access import is_own_file, is_own_folder
 from headway.checkpoints.formats import dcp, deepspeed, safetensors, torch_file
 
 _WEIGHTS = (
@@ -29,21 +30,26 @@ _SHARD = re.compile(r"^(model|pytorch_model|adapter_model)-(\d{5})-of-(\d{5})\.(
 _STATES = ("optimizer.pt", "optimizer.bin")
 _OTHERS = ("scheduler.pt", "scaler.pt", "training_args.bin", "rng_state.pth", "scheduler.bin")
 _STATE = "trainer_state.json"
+_RANDOM_STATE = re.compile(r"rng_state_\d+\.pth|random_states_\d+\.pkl")
 MAX_STATE = 1 << 28
 _LISTED = 20
 
 
 def is_hf_folder(path: Path) -> bool:
     """Whether it has named weights, or the trainer state beside saved tensors."""
-    if any((path / name).is_file() for name in (*_WEIGHTS, *_INDICES)):
+    if any(is_own_file(path / name) for name in (*_WEIGHTS, *_INDICES)):
         return True
-    if (path / _STATE).is_file():
-        return any((path / name).is_file() for name in _STATES) or bool(_shards(path))
+    if is_own_file(path / _STATE):
+        return any(is_own_file(path / name) for name in _STATES) or bool(_shards(path))
     return bool(_shards(path)) or bool(list(path.glob("pytorch_model_fsdp_*")))
 
 
 def _shards(path: Path) -> list[Path]:
-    return [inside for inside in sorted(path.iterdir()) if _SHARD.match(inside.name)]
+    return [
+        inside
+        for inside in sorted(path.iterdir())
+        if _SHARD.match(inside.name) and is_own_file(inside)
+    ]
 
 
 def read(path: Path) -> Checkpoint:
@@ -51,18 +57,25 @@ def read(path: Path) -> Checkpoint:
     result = Checkpoint(path, "hf-folder")
     _weights(path, result)
     for name in _STATES:
-        if (path / name).is_file():
+        if is_own_file(path / name):
             _pickled(path / name, result, moments=True)
-    for inside in sorted(path.iterdir())[:10_000]:
-        if inside.name in _OTHERS or re.fullmatch(
-            r"rng_state_\d+\.pth|random_states_\d+\.pkl", inside.name
-        ):
-            _pickled(inside, result, moments=False)
     _state(path, result)
     _inside(path, result)
+    _beside(path, result)
     if result.step is None:
         result.step = checkpoint_info.step_from_name(path)
     return result
+
+
+def _beside(path: Path, result: Checkpoint) -> None:
+    """Judges every other file of the folder that is a pickle, whatever its name."""
+    read = {tensor.span.file for tensor in result.tensors} | {p.path for p in result.problems}
+    for inside in sorted(path.iterdir()):
+        if inside in read or inside.suffix == ".safetensors" or not is_own_file(inside):
+            continue
+        known = inside.name in _OTHERS or _RANDOM_STATE.fullmatch(inside.name) is not None
+        if known or torch_file.is_pickle(inside):
+            _pickled(inside, result, moments=False)
 
 
 def _inside(path: Path, result: Checkpoint) -> None:
@@ -73,22 +86,22 @@ def _inside(path: Path, result: Checkpoint) -> None:
         deepspeed.add(folder, result, weights=not result.tensors)
         result.step = step if step is not None else result.step
     for inside in sorted([*path.glob("pytorch_model_fsdp_*"), *path.glob("optimizer_[0-9]*")]):
-        if inside.is_dir() and dcp.is_dcp(inside):
+        if is_own_folder(inside) and dcp.is_dcp(inside):
             part = dcp.read(inside)
             result.tensors += part.tensors
             result.problems += part.problems
             result.facts.update(part.facts)
-        elif inside.is_file():
+        elif is_own_file(inside):
             _pickled(inside, result, moments=True)
 
 
 def _weights(path: Path, result: Checkpoint) -> None:
     for name in _INDICES:
-        if (path / name).is_file():
+        if is_own_file(path / name):
             _from_index(path / name, result)
             return
     for name in _WEIGHTS:
-        if (path / name).is_file():
+        if is_own_file(path / name):
             _file(path / name, result)
             return
     shards = _shards(path)
@@ -177,7 +190,7 @@ def _from_index(index: Path, result: Checkpoint) -> None:
     gone: list[str] = []
     files = sorted(set(names.values()))
     for name in files:
-        if "/" in name or "\\" in name or "\0" in name or not (index.parent / name).is_file():
+        if "/" in name or "\\" in name or "\0" in name or not is_own_file(index.parent / name):
             gone.append(name)
         else:
             _file(index.parent / name, result)
@@ -209,7 +222,7 @@ def _missing(path: Path, result: Checkpoint, gone: list[str], count: int, lost: 
 def _state(path: Path, result: Checkpoint) -> None:
     """Reads the state of the trainer."""
     state = path / _STATE
-    if not state.is_file():
+    if not is_own_file(state):
         return
     try:
         if state.stat().st_size > MAX_STATE:

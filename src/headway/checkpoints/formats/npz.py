@@ -11,6 +11,7 @@ from headway.checkpoints import checkpoint_info, dtypes, inert_pickle, tensor_by
 from headway.checkpoints.checkpoint_info import Checkpoint, Inflate, Problem, SavedTensor, Span
 from headway.checkpoints.pickle_verdict import judge_pickle
 from headway.checkpoints.tensor_naming import role_of
+from headway.errors import UnreadableInput
 
 MAX_HEADER = 1 << 16
 MAX_ENTRIES = 200_000
@@ -33,7 +34,11 @@ def checkpoint(path: Path) -> Checkpoint:
             result.problems.append(
                 Problem("unreadable", message, path, {"bytes": size, "whole": len(entries)})
             )
-        for entry in entries[:MAX_ENTRIES]:
+        if len(entries) > MAX_ENTRIES:
+            raise UnreadableInput(
+                f"{path} was not judged: {len(entries)} arrays (limit {MAX_ENTRIES})"
+            )
+        for entry in entries:
             try:
                 _add(path, file, entry, result)
             except (_NoArray, zip_archive.BadZip, tensor_bytes.Lost) as error:
@@ -58,7 +63,7 @@ def _add(path: Path, file: BinaryIO, entry: zip_archive.ZipEntry, result: Checkp
     code, shape, fortran = head["descr"], head["shape"], bool(head["fortran_order"])
     if not isinstance(shape, tuple) or not all(type(n) is int for n in shape):
         raise _NoArray("its shape is not a tuple of integers")
-    if isinstance(code, str) and code.lstrip("<>|=") in ("O", "O8", "O4"):
+    if _has_objects(code):
         _objects(path, file, entry, body, result)
         return
     kind = dtypes.of_numpy(code) if isinstance(code, str) else None
@@ -85,6 +90,16 @@ def _add(path: Path, file: BinaryIO, entry: zip_archive.ZipEntry, result: Checkp
         inflate = Inflate(body, length)
     role = role_of(name, kind)
     result.tensors.append(SavedTensor(name, role, kind, shape, span, stride, order, inflate))
+
+
+def _has_objects(code: Any) -> bool:
+    """Whether a dtype, or a field of it, is that of Python objects: the array is then a pickle."""
+    if isinstance(code, str):
+        return code.lstrip("<>|=").startswith("O")
+    if isinstance(code, tuple) and code:  # a type and its shape
+        return _has_objects(code[0])
+    fields = code if isinstance(code, list) else []
+    return any(isinstance(f, tuple) and len(f) > 1 and _has_objects(f[1]) for f in fields)
 
 
 def _header(file: BinaryIO, entry: zip_archive.ZipEntry) -> tuple[dict[str, Any], int]:
@@ -116,8 +131,14 @@ def _objects(
 ) -> None:
     """Judges the pickle of an array of objects."""
     data = zip_archive.read_entry(file, entry, inert_pickle.MAX_PICKLE)
-    dangerous, unknown = judge_pickle(inert_pickle.load(data[body:]))
+    loaded = inert_pickle.load(data[body:])
+    dangerous, unknown = judge_pickle(loaded)
     name = entry.name.removesuffix(".npy")[:200]
+    where = f"{path}: array {name!r}"
+    if loaded.damage is not None:
+        message = f"{where} is a pickle that was not judged: {loaded.damage}"
+        result.problems.append(Problem("unreadable", message, path, {"lost": [name]}))
+    result.problems += checkpoint_info.unknown_code(unknown, path, where)
     result.facts.setdefault("pickled_arrays", []).append(name)
     if unknown:
         result.facts.setdefault("stubbed", []).extend(unknown[:100])
@@ -126,7 +147,7 @@ def _objects(
         result.problems.append(
             Problem(
                 "unsafe",
-                f"{path}: array {name!r} would run code when it is loaded (allow_pickle): {calls}",
+                f"{where} would run code when it is loaded (allow_pickle): {calls}",
                 path,
                 {"globals": list(dangerous)[:100]},
             )

@@ -21,6 +21,8 @@ from headway.checkpoints.tensor_naming import role_of
 MAX_HEADER = 100_000_000
 MAX_INDEX = 1 << 28
 _LISTED = 20
+_SMALLER_THAN_A_BYTE = ("F4", "F6_E2M3", "F6_E3M2")
+"""Types of the format whose elements are not measured."""
 
 
 def recognised(head: bytes, size: int) -> bool:
@@ -57,12 +59,16 @@ def read(path: Path) -> tuple[list[SavedTensor], dict[str, Any], list[Problem]]:
             )
         text = file.read(length)
     try:
-        header = json.loads(text)
+        header = json.loads(text, object_pairs_hook=_unique)
+    except _TwiceNamed as error:
+        return broken(f"its header has two entries called {str(error)[:200]!r}")
     except (ValueError, RecursionError):
         return broken("its header is not JSON")
     if not isinstance(header, dict):
         return broken("its header is no JSON object")
     metadata = header.pop("__metadata__", None)
+    if metadata is not None and not _is_text_table(metadata):
+        return broken("its __metadata__ is not a table of texts")
     facts = {"metadata": _plain(metadata)} if isinstance(metadata, dict) and metadata else {}
     return _tensors(path, header, 8 + length, size, facts)
 
@@ -84,8 +90,10 @@ def _tensors(
             continue
         kind = dtypes.SAFETENSORS.get(dtype)
         expected = max(expected, base + end)
-        if kind is None:
-            skipped[dtype[:20]] = skipped.get(dtype[:20], 0) + 1
+        if kind is None and dtype in _SMALLER_THAN_A_BYTE:
+            skipped[dtype] = skipped.get(dtype, 0) + 1
+        elif kind is None:
+            wrong[name] = f"unknown dtype {dtype[:20]!r}"
         elif end - begin != count * dtypes.SIZES[kind]:
             wrong[name] = f"{end - begin} bytes for {count} elements of {kind}"
         elif base + end > size:
@@ -127,6 +135,8 @@ def _tensors(
         problems.append(Problem("unreadable", message, path, {"overlap": list(overlap)}))
     if skipped:
         facts["skipped"] = skipped
+    if not problems and (gap := _gap(header, base, size)) is not None:
+        problems.append(Problem("unreadable", f"{path}: {gap}", path, {"bytes": size}))
     return found, facts, problems
 
 
@@ -146,6 +156,35 @@ def _overlap(tensors: list[SavedTensor]) -> tuple[str, str] | None:
         if a + length > b:
             return name, other
     return None
+
+
+def _gap(header: dict[str, Any], base: int, size: int) -> str | None:
+    """Bytes that belong to no tensor: the library refuses such a file."""
+    at = 0
+    for begin, end in sorted(tuple(entry["data_offsets"]) for entry in header.values()):
+        if begin != at:
+            return f"the {begin - at} bytes after byte {base + at} belong to no tensor"
+        at = end
+    if base + at != size:
+        return f"the {size - base - at} bytes after its last tensor belong to no tensor"
+    return None
+
+
+class _TwiceNamed(Exception):
+    pass
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _TwiceNamed(key)
+        found[key] = value
+    return found
+
+
+def _is_text_table(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
 
 
 def _plain(metadata: dict[Any, Any]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from the pickle.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from headway.checkpoints import checkpoint_info, inert_pickle, tensor_bytes, zip
 from headway.checkpoints.checkpoint_info import Checkpoint, Problem, SavedTensor
 from headway.checkpoints.formats.torch_legacy import PickleStream, read_stream, root_of, storage_of
 from headway.checkpoints.pickle_rebuild import StorageRef, TensorRef
-from headway.checkpoints.pickle_values import Loaded
+from headway.checkpoints.pickle_values import Loaded, short_text
 from headway.checkpoints.pickle_verdict import judge_pickle
 from headway.checkpoints.tensor_bytes import PlacedStorage, StoragePlaces
 from headway.checkpoints.tensor_naming import TensorWalk, moment_names, read_step_counter
@@ -226,7 +227,7 @@ def problems_of(opened: OpenedPickle, *, where: str = "") -> tuple[list[Problem]
         )
         problems.append(Problem("unsafe", message, opened.path, _dangerous_facts(dangerous)))
     problems += _of_others(opened, name, unknown)
-    return problems, unknown
+    return problems + checkpoint_info.unknown_code(unknown, opened.path, name), unknown
 
 
 def _of_others(opened: OpenedPickle, name: str, unknown: list[str]) -> list[Problem]:
@@ -235,7 +236,7 @@ def _of_others(opened: OpenedPickle, name: str, unknown: list[str]) -> list[Prob
     traps: dict[str, dict[str, str]] = {}
     for member in opened.others:
         dangerous, more = member.judged
-        unknown += [known for known in more if known not in unknown]
+        unknown += [name for name in more if name not in unknown]
         if dangerous:
             traps[member.name] = dangerous
     if traps:
@@ -335,7 +336,7 @@ def checkpoint(path: Path, opened: OpenedPickle) -> Checkpoint:
     if isinstance(root, dict):
         if "pytorch-lightning_version" in root:
             result.format = "lightning"
-            result.facts["lightning"] = str(root["pytorch-lightning_version"])[:40]
+            result.facts["lightning"] = short_text(root["pytorch-lightning_version"], 40)
         epoch = checkpoint_info.epoch_from_content(root)
         if epoch is not None:
             result.facts["epoch"] = epoch
@@ -370,18 +371,42 @@ def _optimizer_step(walk: TensorWalk, tensors: list[SavedTensor]) -> int | None:
             for kept in optimizer.state.values():
                 step = kept.get("step") if isinstance(kept, dict) else None
                 if isinstance(step, (int, float)) and not isinstance(step, bool):
-                    return int(step)
+                    return int(step) if math.isfinite(step) else None
                 if isinstance(step, TensorRef):
                     return read_step_counter(tensors)
     return None
+
+
+PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".p", ".joblib", ".model")
+"""Endings of files that programs unpickle."""
+
+
+def is_pickle(path: Path) -> bool:
+    """Whether a loader could unpickle a file: by its first bytes, or by its name and its content.
+
+    A pickle of protocol 0 may begin with almost any letter.
+    """
+    try:
+        with open(path, "rb") as file:
+            head = file.read(64)
+            if head[:4] == zip_archive.MAGIC:
+                names = zip_archive.read_directory(file, file.seek(0, 2))
+                return any(zip_archive.has_pickle_name(name) for name in names)
+            if zip_archive.looks_like_pickle(head):
+                return True
+            if path.suffix.lower() not in PICKLE_SUFFIXES:
+                return False
+            loaded = inert_pickle.load(file)
+    except (OSError, zip_archive.BadZip):
+        return False
+    return bool(loaded.requested or loaded.called)
 
 
 def worth_reading(opened: OpenedPickle) -> bool:
     """Whether a plain pickle has arrays, tensors or dangerous calls."""
     if opened.format != "pickle":
         return True
-    dangerous, _ = judge_pickle(opened.loaded)
-    if dangerous:
+    if any(judge_pickle(opened.loaded)):
         return True
     asked = {wanted.module.partition(".")[0] for wanted in opened.loaded.requested}
     if not asked & {"torch", "numpy"}:

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 from headway.checkpoints import dtypes
 from headway.checkpoints.inert_pickle import Machine
 from headway.checkpoints.pickle_rebuild import StorageRef
-from headway.checkpoints.pickle_values import Global, Loaded, Stub
+from headway.checkpoints.pickle_values import Global, Loaded, Stub, short_text
 
 MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
@@ -38,7 +38,7 @@ def storage_of(pid: Any, known: dict[str, StorageRef], byteorder: str = "little"
     kind, key, _location, numel = pid[1:5]
     if not isinstance(numel, int) or isinstance(numel, bool) or numel < 0:
         return Stub("", "persistent", ())
-    name = str(key)
+    name = short_text(key)
     if name not in known:
         dtype: str | None = "unknown"
         if isinstance(kind, Global):
@@ -105,9 +105,7 @@ def read_stream(
         order[0] = "big"
     loaded = run(system.end)
     for part in (version, system):
-        loaded.requested = [*part.requested, *loaded.requested]
-        loaded.called = [*part.called, *loaded.called]
-        loaded.calls = {**part.calls, **loaded.calls}
+        loaded.add(part)
     stream = PickleStream(loaded, storages)
     if loaded.damage is not None:
         return stream
@@ -117,8 +115,7 @@ def read_stream(
         if storages:
             loaded.damage = keys.damage or "the list of storages is missing"
         return stream
-    loaded.requested += keys.requested
-    loaded.called += keys.called
+    loaded.add(keys)
     _place(file, keys, storages, end, stream)
     return stream
 
@@ -128,9 +125,9 @@ def _place(
 ) -> None:
     at = keys.end
     for key in keys.value:
-        ref = storages.get(str(key))
+        ref = storages.get(short_text(key))
         if ref is None:
-            stream.loaded.damage = f"storage {str(key)[:40]!r} is listed but not used"
+            stream.loaded.damage = f"storage {short_text(key, 40)!r} is listed but not used"
             return
         file.seek(at)
         head = file.read(8) if at + 8 <= end else b""

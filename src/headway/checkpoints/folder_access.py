@@ -1,0 +1,73 @@
+"""Decides which files of a scanned folder are opened: regular files that stay in it.
+
+A link may lead anywhere, and a FIFO or a device blocks whoever reads it. The cache of the Hugging
+Face hub consists of links from `snapshots/` to `blobs/` beside it: those stay in the cache.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+_roots: ContextVar[tuple[Path, ...]] = ContextVar("scanned folders", default=())
+_left_out: ContextVar[dict[Path, Path] | None] = ContextVar("links out of them", default=None)
+
+
+@contextmanager
+def scanning(roots: Iterable[Path]) -> Iterator[dict[Path, Path]]:
+    """Inside, links may lead to anything in these folders. Yields the links that lead out of them,
+    with their targets, as they are met."""
+    found: dict[Path, Path] = {}
+    before = _roots.set(tuple(_allowed_folder(root) for root in roots))
+    noted = _left_out.set(found)
+    try:
+        yield found
+    finally:
+        _left_out.reset(noted)
+        _roots.reset(before)
+
+
+def is_own_file(path: Path) -> bool:
+    """Whether it is a regular file, and does not lead out of what is scanned."""
+    return path.is_file() and _stays(path)
+
+
+def is_own_folder(path: Path) -> bool:
+    """Whether it is a folder, and does not lead out of what is scanned."""
+    return path.is_dir() and _stays(path)
+
+
+def describe_left_out(links: Mapping[Path, Path]) -> str:
+    """One sentence about the links that were not followed; empty if there are none."""
+    if not links:
+        return ""
+    link, target = next(iter(links.items()))
+    more = f" and {len(links) - 1} more links lead" if len(links) > 1 else " leads"
+    return f"{link} -> {target}{more} out of what is scanned and was not followed"
+
+
+def _stays(path: Path) -> bool:
+    real = Path(os.path.realpath(path))
+    parent = Path(os.path.realpath(path.parent))
+    if real == parent / path.name:
+        return True  # not a link
+    allowed = _roots.get() or (_allowed_folder(path.parent),)
+    if any(real.is_relative_to(folder) for folder in allowed):
+        return True
+    noted = _left_out.get()
+    if noted is not None:
+        noted.setdefault(path, real)
+    return False
+
+
+def _allowed_folder(root: Path) -> Path:
+    """The folder in which links may end: the root itself, or the hub's cache that it is part of."""
+    real = Path(os.path.realpath(root))
+    folder = real if real.is_dir() else real.parent
+    for inside in (folder, *folder.parents):
+        if inside.name == "snapshots" and (inside.parent / "blobs").is_dir():
+            return inside.parent
+    return folder
