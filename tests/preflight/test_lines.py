@@ -317,6 +317,51 @@ def test_layers_in_things_that_are_called(make: Callable[[], Any]) -> None:
         assert "self.stages = [" in line_of(checked, "HD906")
 
 
+class LastStep(nn.Module):
+    """Reads where the reverse direction has made one step only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(6, 8, bidirectional=True, batch_first=True)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out, _ = self.rnn(x)
+        read: Tensor = self.head(out[:, -1])
+        return read
+
+
+def test_the_line_that_reads_the_last_step_of_a_bidirectional_layer() -> None:
+    checked = watch(lambda: train(LastStep(), x=lambda: torch.randn(16, 5, 6)), max_steps=12)
+    assert line_of(checked, "HD205") == "read: Tensor = self.head(out[:, -1])"
+    found = next(item for item in checked.report.findings if item.code == "HD205")
+    assert "h_n[-1]" in found.remedies[0].text
+
+
+def test_the_line_that_adds_a_weight_after_the_optimizer_was_made() -> None:
+    def work() -> None:
+        model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+        optimizer = torch.optim.SGD(model[0].parameters(), 0.01)
+        model.append(nn.Linear(3, 3))
+        train(model, 4, optimizer)
+
+    assert line_of(watch(work, max_steps=4), "HD401") == "model.append(nn.Linear(3, 3))"
+
+
+def test_the_line_that_converts_to_half_precision() -> None:
+    def work() -> None:
+        model = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 3))
+        model = model.to(torch.bfloat16)
+        train(
+            model,
+            12,
+            torch.optim.SGD(model.parameters(), 1e-5),
+            x=lambda: torch.randn(16, 6, dtype=torch.bfloat16),
+        )
+
+    assert line_of(watch(work, max_steps=12), "HD310") == "model = model.to(torch.bfloat16)"
+
+
 def test_the_hooks_are_gone_afterwards() -> None:
     from torch.nn.modules import module
 

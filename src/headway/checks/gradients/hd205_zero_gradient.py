@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from headway.core.check import Check, Needs
@@ -28,8 +28,9 @@ class ZeroGradient(Check):
 
     ## Why it matters
     Something multiplies the gradient by 0: a loss weight of 0, `round`, `argmax` or `sign` without
-    a straight-through estimator, a softmax over one element, dead units. The weight stays at its
-    random initial value, and no error is raised.
+    a straight-through estimator, a softmax over one element, dead units. Reading the last step of a
+    bidirectional RNN's output leaves its reverse direction with a single step. The weight stays at
+    its random initial value, and no error is raised.
 
     ## How it is measured
     A norm of exactly 0 in all of the first 10 samples; 5 at the end of a short run. Biases and
@@ -121,12 +122,19 @@ class ZeroGradient(Check):
             yield self._finding([names[at] for at in odd], min(self.zeros[at] for at in odd))
 
     def _finding(self, names: list[str], samples: int) -> Finding:
+        reverse = all(re.search(r"weight_hh_l\d+_reverse$", name) for name in names)
+        place = self.context.places.get("last_step") if reverse else None
+        file, line = (
+            (place.get("file"), place.get("line")) if isinstance(place, Mapping) else (None,) * 2
+        )
         return self.find(
             record_at(self.last),
             f"the gradient of {len(names)} trained weights is exactly 0 in all {samples} "
             f"samples, while that of others is not: {say_list(names)}",
-            where=Where(module=names[0], rank=self.last[3] or None),
-            remedies=[
+            where=Where(file, line, module=names[0], rank=self.last[3] or None),
+            remedies=[_REVERSE]
+            if reverse
+            else [
                 f"Follow {names[0]} to the loss and look for a factor of 0, round(), argmax() or "
                 f"sign(), a softmax over a single element, or units that are always off."
             ],
@@ -134,6 +142,12 @@ class ZeroGradient(Check):
             tensor_count=len(names),
             samples=samples,
         )
+
+
+_REVERSE = (
+    "The last step of a bidirectional layer's output has seen only one step of the reverse "
+    "direction. Read its final state (`h_n[-1]`), or step 0 of the reverse half of the output."
+)
 
 
 def _kind(name: str) -> str:

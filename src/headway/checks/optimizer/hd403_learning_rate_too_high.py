@@ -52,6 +52,7 @@ class LearningRateTooHigh(TrialCheck):
     name = "learning-rate-too-high"
     severity = Severity.ERROR
     summary = "update steps overshoot on the loss of their own batch"
+    points_at = "optimizer"
     explains = (
         *BAD_STEPS,
         *NONFINITE_OR_RANK,

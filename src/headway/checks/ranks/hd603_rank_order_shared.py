@@ -53,6 +53,7 @@ class RankOrderShared(Check):
     name = "rank-order-shared"
     summary = "ranks read the same batches in the same order"
     needs = Needs(signals=(SIGNAL,))
+    points_at = ("loader_made", "loader")
     explains = ()
 
     @dataclass(frozen=True)

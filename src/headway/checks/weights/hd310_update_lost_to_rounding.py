@@ -51,6 +51,7 @@ class UpdateLostToRounding(Check):
     severity = Severity.ERROR
     summary = "bf16/fp16 weights: the update is below the weight's resolution"
     needs = Needs(signals=(SIGNAL,), kinds=(StepRecord, SetupRecord))
+    points_at = ("half", "optimizer")
     explains = (*NOTHING_MOVES, *POOR_FIT)
 
     @dataclass(frozen=True)

@@ -33,6 +33,7 @@ OBSERVERS = (
     "observers.data.input_values:InputValues",
     "observers.model.parameter_structure:Inventory",
     "observers.model.device_use:UnusedGraphs",
+    "observers.model.mode_layers:LastStepReads",
     "observers.data.data_leakage:LabelCopy",
     "observers.data.labels:Labels",
     "observers.model.linear_layers:LinearLayers",

@@ -302,6 +302,11 @@ class WorkerSeeds(Observer):
         self._kept: list[Any] = []
         self._undo: list[tuple[Any, str, Any]] = []
         self._alone = False
+        self._made: WeakKeyDictionary[Any, dict[str, Any] | None] = WeakKeyDictionary()
+        self.script.undo.enter_context(call_after(DataLoader, "__init__", self._loader_made))
+
+    def _loader_made(self, loader: Any, args: Any, result: Any) -> None:
+        self._made[loader] = self.script.place()
 
     def pass_begun(self, loader: Any) -> None:
         self._put_back()
@@ -313,7 +318,8 @@ class WorkerSeeds(Observer):
         self._met.add(id(loader))
         self._kept.append(loader)
         folder = tempfile.mkdtemp(prefix="headway-workers-")
-        self._folders.append((folder, loader.num_workers, self.script.place()))
+        place = self._made.get(loader) or self.script.place()
+        self._folders.append((folder, loader.num_workers, place))
         init, collate = loader.worker_init_fn, loader.collate_fn
         loader.worker_init_fn = SeedRecordingInit(init, folder)
         loader.collate_fn = SeedRecordingCollate(collate, folder)

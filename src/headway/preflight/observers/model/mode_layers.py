@@ -5,7 +5,7 @@ them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import ref
@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headway.engine import PLACES
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.script_context import CallSite, CallSites, ScriptContext, observe_method
 from headway.torch_adapters.compat import BatchNorm, Dropout, find_aliases
@@ -216,3 +217,38 @@ class Dropouts(Observer):
 
 _ALWAYS = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d}
 """Functions that are in training mode by default."""
+
+
+# Bidirectional recurrent layers.
+
+LAST_STEP = "last_step"
+"""The place of a line that reads the last step of a bidirectional layer's output."""
+
+
+class LastStepReads(Observer):
+    """Notes the line that reads `output[:, -1]`, where the reverse direction has made one step."""
+
+    every_module = True
+    functions = (Tensor.__getitem__,)
+
+    def start(self) -> None:
+        self._output: tuple[int, int, int] | None = None
+        """Identity, time axis and length of the newest output."""
+
+    def module_ended(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
+    ) -> None:
+        if isinstance(module, nn.RNNBase) and module.bidirectional:
+            first = output[0] if isinstance(output, tuple) else None
+            if isinstance(first, Tensor) and first.ndim == 3:
+                axis = 1 if module.batch_first else 0
+                self._output = (id(first), axis, first.shape[axis])
+
+    def function_ended(self, call: TorchCall) -> None:
+        if self._output is None or id(call.args[0]) != self._output[0]:
+            return
+        _, axis, length = self._output
+        index = call.args[1] if isinstance(call.args[1], tuple) else (call.args[1],)
+        if len(index) > axis and index[axis] in (-1, length - 1) and length > 1:
+            self._output = None
+            self.evidence.record(PLACES, {LAST_STEP: self.script.place()})

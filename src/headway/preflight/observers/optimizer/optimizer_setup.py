@@ -7,16 +7,19 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from headway.core.facts import LISTED
 from headway.engine import PLACES
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.script_context import observe_method
 from headway.preflight.source_lines import find_line
+from headway.torch_adapters.patching import call_after
 
 # Whether the optimizers hold what the losses reach, and whether the losses reach what they hold.
 
@@ -107,10 +110,10 @@ class OptimizerCoverage(Observer):
         place = self._place_of(optimizers, stale or outside)
         if place is not None:
             facts["place"] = place
+        replaced = self._replaced_at(outside)
+        if replaced is not None:
+            facts |= {"place": replaced, "optimizer_at": place}
         if stale:
-            replaced = self._replaced_at(outside)
-            if replaced is not None:
-                facts |= {"place": replaced, "optimizer_at": place}
             pairs = _pairs(stale, outside)
             facts |= {
                 "stale": self._names(stale),
@@ -304,6 +307,10 @@ class TrainingLines(Observer):
 
     def start(self) -> None:
         self._said: dict[str, Any] = {}
+        self._loaders: WeakKeyDictionary[Any, dict[str, Any] | None] = WeakKeyDictionary()
+        self.script.undo.enter_context(call_after(DataLoader, "__init__", self._loader_made))
+        for name in ("half", "bfloat16", "to"):
+            observe_method(self.script, nn.Module, name, after=self._cast)
         for owner in (Optimizer, nn.Module):
             observe_method(self.script, owner, "zero_grad", after=self._cleared)
 
@@ -328,6 +335,18 @@ class TrainingLines(Observer):
 
     def pass_begun(self, loader: Any) -> None:
         self._note_once("loader")
+        if "loader_made" not in self._said and (made := self._loaders.get(loader)) is not None:
+            self._note("loader_made", made)
+
+    def _loader_made(self, loader: Any, args: Any, result: Any) -> None:
+        self._loaders[loader] = self.script.place()
+
+    def _cast(self, result: Any, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        """A model is converted to half precision."""
+        half = (torch.float16, torch.bfloat16)
+        weight = next(iter(module.parameters()), None)
+        if weight is not None and weight.dtype in half and self.script.users_own_call():
+            self._note_once("half")
 
     def function_ended(self, call: TorchCall) -> None:
         wanted = call.argument(1, "requires_grad", True)

@@ -1,4 +1,4 @@
-"""Loop: callback. Fault: atan2 slope, in the backward pass; ops: atan2."""
+"""Loop: callback. Fault: hypot slope, in the backward pass; ops: hypot."""
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,7 @@ class Net(nn.Module):
 def compute_loss(net, x, y):
     out = net(x)
     dead = out - out.detach()
-    heading = torch.atan2(dead, dead)  # <- origin
+    heading = torch.hypot(dead, dead)  # <- origin
     return F.mse_loss(out, y) + heading.mean()
 
 

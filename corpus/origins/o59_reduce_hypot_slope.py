@@ -1,12 +1,15 @@
-"""Loop: own batches. Fault: atan2 slope, in the backward pass; ops: atan2."""
+"""Loop: reduce. Fault: hypot slope, in the backward pass; ops: hypot."""
+
+import functools
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 
 def make_data():
-    torch.manual_seed(37)
+    torch.manual_seed(59)
     x = torch.randn(48, 6)
     y = x[:, :1] * 0.5 + 0.1 * torch.randn(48, 1)
     return x, y
@@ -25,26 +28,24 @@ class Net(nn.Module):
 def compute_loss(net, x, y):
     out = net(x)
     dead = out - out.detach()
-    heading = torch.atan2(dead, dead)  # <- origin
+    heading = torch.hypot(dead, dead)  # <- origin
     return F.mse_loss(out, y) + heading.mean()
 
 
-def get_batch(x, y):
-    rows = torch.randint(len(x), (8,))
-    return x[rows], y[rows]
+def advance(state, batch):
+    net, optimizer, total = state
+    optimizer.zero_grad()
+    loss = compute_loss(net, *batch)
+    loss.backward()
+    optimizer.step()
+    return net, optimizer, total + float(loss)
 
 
 def main():
     x, y = make_data()
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
-    xb, yb = get_batch(x, y)
-    for step in range(6):
-        loss = compute_loss(net, xb, yb)
-        xb, yb = get_batch(x, y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+    functools.reduce(advance, DataLoader(TensorDataset(x, y), batch_size=8), (net, optimizer, 0.0))
 
 
 if __name__ == "__main__":
