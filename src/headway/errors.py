@@ -5,6 +5,7 @@
     │   ├── UnreadableInput   the path cannot be read or is not recognised
     │   ├── SettingsError     a settings file or option contains something unknown
     │   ├── RunDirInUse       another process records into the run directory
+    │   ├── ResumeRefused     no snapshot can be restored exactly on every rank
     │   ├── LossNotScalar     guard.backward() got more than one number
     │   └── FrameworkMissing  an adapter was imported, its framework is not installed
     ├── TrainingHalted        the last rung of the policy: the run cannot be saved
@@ -42,6 +43,10 @@ class SettingsError(UsageError):
 
 class RunDirInUse(UsageError):
     """Another process records into the run directory."""
+
+
+class ResumeRefused(UsageError):
+    """`guard.resume()` found snapshots, and none that every rank can restore exactly."""
 
 
 class LossNotScalar(UsageError):

@@ -26,10 +26,11 @@ from support.fault_injection import (
 )
 from support.grids import all_but
 from support.long_runs import length
+from support.snapshot_folders import complete_snapshots
 from support.trainings import assert_same
 
 from headway.core.records import StepRecord
-from headway.guard.recovery.snapshots import SnapshotStore
+from headway.guard.recovery.snapshot_files import SnapshotFolder
 from headway.policy import RollBack
 from headway.rundir.run_reader import RunDir
 from headway.torch_adapters.nested_state import find_tensors
@@ -110,9 +111,8 @@ def survive(recipe: Recipe, schedule: list[Fault]) -> None:
 
 def every_snapshot_is_good(folder: Path) -> None:
     """Whatever is called good is finite, every number of it."""
-    store = SnapshotStore(folder, keep=99)
-    for found in store.newest_first():
-        state, _ = store.read(*found)
+    for number, step in complete_snapshots(folder):
+        state = SnapshotFolder(folder).read(f"{number}-step{step}", "state.pt")
         for path, tensor in find_tensors(state):
             assert not tensor.is_floating_point() or bool(torch.isfinite(tensor).all()), path
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 from support.paired_trainings import events_of
+from support.snapshot_folders import complete_snapshots
 from support.trainings import assert_same, batches, make_net, squared_error, state_of
 
 from headway import Guard, Snapshots
 from headway.errors import UsageError
-from headway.guard.recovery.snapshots import SnapshotStore
 
 SCRIPT = Path(__file__).parent / "interrupted.py"
 LOADERS = ["shuffled", "workers", "generator", "sampler", "stream", "stateful"]
@@ -129,7 +129,7 @@ def test_a_handler_of_the_users_own_is_called_after_the_snapshot(tmp_path: Path)
                 signal.raise_signal(signal.SIGUSR1)
                 assert heard == []
         assert heard == [signal.SIGUSR1]
-        assert next(SnapshotStore(tmp_path / "snapshots", keep=3).newest_first())[1] == 7
+        assert complete_snapshots(tmp_path / "snapshots")[0][1] == 7
         assert signal.getsignal(signal.SIGTERM) is listening, "the guard was closed"
     finally:
         signal.signal(signal.SIGUSR1, before)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import subprocess
 import sys
@@ -15,61 +14,86 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.snapshot_folders import complete_snapshots
 from support.strategies import lightly
 from support.trainings import assert_same, batches, make_net, squared_error
 
 from headway import Guard, Snapshots
-from headway.errors import SettingsError
-from headway.guard.recovery.snapshots import SnapshotStore
+from headway.errors import ResumeRefused, SettingsError
+from headway.guard.recovery.snapshot_files import Manifest, SnapshotFolder
+from headway.guard.recovery.snapshot_store import SnapshotStore, choose_snapshot
+from headway.guard.recovery.snapshots import Snapshot
+from headway.guard.recovery.training_state import TrainingState
+from headway.output.notices import Notices
+from headway.torch_adapters.rank_group import SingleProcess
 
 
 def state(value: float) -> dict[str, Any]:
     return {"models": [{"w": torch.full((3,), value)}], "text": "x", "numbers": (1, 2.0, None)}
 
 
+def open_folder(folder: Path, keep: int = 5) -> SnapshotStore:
+    return SnapshotStore(
+        folder, keep=keep, training=TrainingState([], [], {}), agreement=SingleProcess()
+    )
+
+
+def write(store: SnapshotStore, step: int, content: Any, own: Any) -> None:
+    job = store.prepare(Snapshot(step, content, own))
+    assert job is not None
+    job()
+
+
 def written(folder: Path, count: int = 3, keep: int = 5) -> SnapshotStore:
-    store = SnapshotStore(folder, keep=keep)
+    store = open_folder(folder, keep)
     for number in range(1, count + 1):
-        store.write(number, number * 10, state(number), {"rng": [number]})
+        write(store, number * 10, state(number), {"rng": [number]})
     return store
+
+
+def newest(folder: Path) -> tuple[str, Manifest] | None:
+    return choose_snapshot(SnapshotFolder(folder), SingleProcess(), Notices())
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     store = written(tmp_path)
-    assert list(store.newest_first()) == [(3, 30), (2, 20), (1, 10)]
-    found, own = store.read(2, 20)
-    assert_same(state(2)["models"], found["models"])
-    assert found["numbers"] == (1, 2.0, None)
-    assert own == {"rng": [2]}
-    assert store.next_number() == 4
+    assert complete_snapshots(tmp_path) == [(3, 30), (2, 20), (1, 10)]
+    manifest = store.files.manifest("2-step20")
+    assert manifest is not None
+    assert (manifest.step, manifest.world_size, manifest.strategy) == (20, 1, "single")
+    assert [part.name for part in manifest.parts] == ["rank0.pt", "state.pt"]
+    found = store.read("2-step20", manifest)
+    assert_same(state(2)["models"], found.state["models"])
+    assert found.state["numbers"] == (1, 2.0, None)
+    assert found.own == {"rng": [2]}
+    assert store.files.next_number() == 4
 
 
 def test_only_so_many_are_kept_and_the_newest_always(tmp_path: Path) -> None:
-    store = written(tmp_path, count=6, keep=2)
-    assert list(store.newest_first()) == [(6, 60), (5, 50)]
+    written(tmp_path, count=6, keep=2)
+    assert complete_snapshots(tmp_path) == [(6, 60), (5, 50)]
     assert sorted(os.listdir(tmp_path)) == ["5-step50", "6-step60"]
 
 
 def test_one_that_is_not_complete_retires_nobody(tmp_path: Path) -> None:
-    """Rank 1 has not written its part of the newest: the two before it are still needed."""
-    store = SnapshotStore(tmp_path, keep=1, ranks=2)
-    for number in (1, 2):
-        SnapshotStore(tmp_path, keep=1, rank=1, ranks=2).write(number, number, state(number), {})
-        store.write(number, number, state(number), {})
-    store.write(3, 3, state(3), {})
-    assert sorted(os.listdir(tmp_path)) == ["2-step2", "3-step3"]
+    store = written(tmp_path, count=2)
+    store.files.create("3-step30")
+    store.files.write("3-step30", "state.pt", state(3))
+    store.files.retire(1)
+    assert sorted(os.listdir(tmp_path)) == ["2-step20", "3-step30"]
 
 
 def test_what_others_left_in_the_folder_is_left_alone(tmp_path: Path) -> None:
     for name in ("notes.txt", "step5", "x-step5", "5-stepx"):
         (tmp_path / name).mkdir()
-    assert next(written(tmp_path).newest_first()) == (3, 30)
+    written(tmp_path)
+    assert newest(tmp_path)[0] == "3-step30"  # type: ignore[index]
     assert (tmp_path / "notes.txt").exists()
 
 
 @lightly
 @given(
-    st.sampled_from(["state.pt", "state.json", "rank0.pt", "rank0.json"]),
+    st.sampled_from(["state.pt", "rank0.pt", "manifest.json"]),
     st.sampled_from(["flip", "cut", "grow", "remove", "empty", "swap"]),
     st.floats(0, 1, exclude_max=True),
 )
@@ -77,7 +101,7 @@ def test_a_damaged_snapshot_is_passed_over(
     tmp_path_factory: pytest.TempPathFactory, name: str, how: str, where: float
 ) -> None:
     folder = tmp_path_factory.mktemp("store")
-    store = written(folder)
+    written(folder)
     path = folder / "3-step30" / name
     data = path.read_bytes()
     at = int(where * len(data))
@@ -93,18 +117,32 @@ def test_a_damaged_snapshot_is_passed_over(
         path.write_bytes((folder / "2-step20" / name).read_bytes())
     else:
         path.unlink()
-    found = next(store.newest_first())
-    harmless = (how == "remove" and name == "rank0.json") or (
-        name.endswith(".json") and how in ("flip", "cut", "grow") and _same_seal(path, data)
-    )
-    assert found == ((3, 30) if harmless else (2, 20))
+    found = newest(folder)
+    assert found is not None
+    if found[0] == "3-step30":  # only a note in the manifest that nothing depends on
+        assert name == "manifest.json"
+        assert found[1].parts == Manifest.from_json(data.decode()).parts  # type: ignore[union-attr]
+    else:
+        assert found[0] == "2-step20"
 
 
-def _same_seal(path: Path, data: bytes) -> bool:
-    try:
-        return bool(json.loads(path.read_bytes()) == json.loads(data))
-    except ValueError:
-        return False
+def test_snapshots_that_are_all_damaged_are_refused_by_name(tmp_path: Path) -> None:
+    written(tmp_path, count=2)
+    (tmp_path / "2-step20" / "state.pt").unlink()
+    with open(tmp_path / "1-step10" / "rank0.pt", "ab") as file:
+        file.write(b"x")
+    with pytest.raises(ResumeRefused, match=r"2-step20: state.pt of rank 0 is missing; 1-step10: "):
+        newest(tmp_path)
+
+
+def test_a_write_that_was_not_finished_is_named_and_the_run_begins(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_folder(tmp_path)
+    store.files.create("1-step10")
+    store.files.write("1-step10", "state.pt", state(1))
+    assert newest(tmp_path) is None
+    assert "1-step10 has no manifest, so its write was not finished" in caplog.text
 
 
 def test_no_snapshot_of_a_stranger_runs_code(tmp_path: Path) -> None:
@@ -114,14 +152,12 @@ def test_no_snapshot_of_a_stranger_runs_code(tmp_path: Path) -> None:
         def __reduce__(self) -> Any:
             return os.mkdir, (str(tmp_path / "owned"),)
 
-    store = SnapshotStore(tmp_path, keep=3)
-    store.write(1, 10, {"x": 1}, {})
-    home = tmp_path / "1-step10"
-    from headway.guard.recovery import snapshots as module
-
-    module.write_with_seal(home, "state", {"x": Evil()})
+    store = open_folder(tmp_path)
+    write(store, 10, {"x": Evil()}, {})
+    found = newest(tmp_path)
+    assert found is not None
     with pytest.raises(Exception, match=r"weights_only|Weights only"):
-        store.read(1, 10)
+        store.read(*found)
     assert not (tmp_path / "owned").exists()
 
 
@@ -178,7 +214,7 @@ def test_a_disk_that_fails_costs_the_snapshots_and_nothing_else(
         "No space left on device; training continues without new ones, earlier ones stay valid"
         in caplog.text
     )
-    assert next(SnapshotStore(tmp_path / "snapshots", keep=3).newest_first()) == (2, 10)
+    assert complete_snapshots(tmp_path / "snapshots")[0] == (2, 10)
 
 
 def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
@@ -207,7 +243,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
     assert process.stdout == "steps 10\n", process.stderr
     assert "cannot write snapshots" in process.stderr
     assert "Traceback" not in process.stderr
-    assert list(SnapshotStore(tmp_path / "snapshots", keep=3).newest_first()) == []
+    assert complete_snapshots(tmp_path / "snapshots") == []
 
 
 @pytest.mark.parametrize(

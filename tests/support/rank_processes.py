@@ -23,7 +23,7 @@ PATIENCE = 120.0
 _context = multiprocessing.get_context("forkserver")
 # The server imports torch once; its children are forked from it in no time. It is no test and
 # knows where to find what it shall import from its environment alone.
-_context.set_forkserver_preload(["support.rank_trainings"])
+_context.set_forkserver_preload(["support.rank_trainings", "support.resumable_trainings"])
 _PATH = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
 
 

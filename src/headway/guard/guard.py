@@ -193,12 +193,15 @@ class Guard:
 
     def open_pass(self, one: DataPass, number: int) -> ObservedLoader:
         """Start a pass over a loader; each batch has its origin, and bad ones may be avoided."""
-        tape = None if self._closed else self._protected(dataloader.make_index_recorder, one.loader)
-        source = self.data_position.open(one, partial(dataloader.iterate_loader, tape=tape))
+        source = self.data_position.open(one, self._iterate)
         avoiding = self._session.policy.avoid_bad_batches
         avoid = partial(self._protected, self._session.avoids) if avoiding else None
         rescue = self._session.rescue_for(one.loader)
         return ObservedLoader(source, number, avoid, given=one.given, rescue=rescue)
+
+    def _iterate(self, loader: Any) -> Iterator[Any]:
+        tape = None if self._closed else self._protected(dataloader.make_index_recorder, loader)
+        return dataloader.iterate_loader(loader, tape)
 
     def saw_batch(
         self,

@@ -229,7 +229,7 @@ class Session:
         self.machine.flush()
         if well and not self.outcomes.halted:
             self.recovery.check_at_end()
-        self.recovery.close()
+        self.recovery.close(well=well)
 
     def rest(self) -> None:
         """Switch off what is still on."""

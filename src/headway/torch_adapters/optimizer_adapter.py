@@ -23,6 +23,15 @@ from headway.torch_adapters.autograd_graph import saved_value
 # itself and the host never waits.
 
 
+def local_optimizer(optimizer: Optimizer) -> Optimizer:
+    """The optimizer that holds this rank's moments: a ZeroRedundancyOptimizer wraps another."""
+    if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+        inner: Any = getattr(optimizer, "optim", None)
+        if isinstance(inner, Optimizer):
+            return inner
+    return optimizer
+
+
 class HostBrake:
     """Takes the gradients away for the duration of a step."""
 

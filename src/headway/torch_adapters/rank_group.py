@@ -336,6 +336,9 @@ class SingleProcess:
         """What every rank says, in their order."""
         return [value]
 
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Fill host tensors with those of rank 0, which every rank names in the same order."""
+
 
 class Agreement(SingleProcess):
     """A training of several processes. Every rank must ask the same questions in the same order."""
@@ -365,3 +368,11 @@ class Agreement(SingleProcess):
         except RuntimeError as error:
             raise RankLost(f"rank {self.rank} of {self.count} lost the others: {LOST}") from error
         return answers
+
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        first = self._dist.get_process_group_ranks(self.group)[0]
+        try:
+            for tensor in tensors:
+                self._dist.broadcast(tensor, src=first, group=self.group)
+        except RuntimeError as error:
+            raise RankLost(f"rank {self.rank} of {self.count} lost the others: {LOST}") from error

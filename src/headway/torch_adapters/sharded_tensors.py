@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -184,6 +184,23 @@ def _flat_parameters(models: Iterable[nn.Module]) -> dict[int, int]:
                 pieces = 1 if whole else unit.process_group.size()
                 found.update({id(parameter): pieces for parameter in unit.parameters()})
     return found
+
+
+def is_flat(model: nn.Module) -> bool:
+    """Whether FullyShardedDataParallel (the first) has made flat parameters of this model's."""
+    module = sys.modules.get("torch.distributed.fsdp")
+    if module is None:
+        return False
+    return any(isinstance(unit, module.FullyShardedDataParallel) for unit in model.modules())
+
+
+def describe_mesh(tensors: Iterable[Tensor]) -> dict[str, Any]:
+    """Shape and names of the device mesh of the first DTensor; empty without one."""
+    for tensor in tensors:
+        if is_dtensor(tensor):
+            mesh = cast(Any, tensor).device_mesh
+            return {"shape": list(mesh.shape), "names": list(mesh.mesh_dim_names or ())}
+    return {}
 
 
 def names_and_shapes(models: Iterable[nn.Module]) -> Sequence[tuple[str, tuple[int, ...]]]:

@@ -5,6 +5,10 @@ which they begin; a snapshot records which were complete and how many batches th
 yielded. After a resume the user's loops run again from the start: complete passes yield nothing,
 and an open one starts with the same random numbers, so in the same order, and skips what it had
 yielded.
+
+Another number of ranks divides the data in another way. Then an open pass goes on by sample: the
+order of the epoch is that of the sampler that began it, and the ranks of today divide what is left
+of it (`sample_order.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ from typing import Any
 
 import torch
 
+from headway.guard.recovery import sample_order
+from headway.guard.recovery.sample_order import SampleOrder
 from headway.torch_adapters import rng
 from headway.torch_adapters.nested_state import make_loadable, map_tensors
 
@@ -25,9 +31,11 @@ class DataPass:
 
     loader: Any
     given: int = 0
-    """Batches handed to the loop so far."""
+    """Batches handed to the loop so far, by this number of ranks."""
     opening: dict[str, Any] = field(default_factory=dict)
     """The random number generators when it began."""
+    order: SampleOrder | None = None
+    """The order of its samples, where it is known."""
     start: Mapping[str, Any] | None = None
     """Where a resumed pass continues; None: at its beginning."""
 
@@ -41,6 +49,7 @@ class DataPosition:
         self._begun_at_epoch = 0
         self._open: dict[int, DataPass] = {}
         self._resumed: Mapping[str, Any] | None = None
+        self._resized = False
         self._awaited = 0
         self._arrive: Callable[[], None] = lambda: None
 
@@ -80,19 +89,31 @@ class DataPosition:
         start, one.start = one.start, None
         if start is None:
             one.opening = {**rng.capture(), "own": _generators_state(one.loader)}
+            one.order = sample_order.of_loader(one.loader)
             return iterate(one.loader)
+        one.opening = start["opening"]
+        if self._resized or sample_order.was_resized(start.get("order")):
+            one.order = sample_order.go_on(start.get("order"), start["given"], one.loader)
+            source = iterate(one.order.rest(one.loader))
+        else:
+            one.order = sample_order.restored(start.get("order"))
+            source = self._open_again(one, start, iterate)
+        self._arrived()
+        return source
+
+    def _open_again(
+        self, one: DataPass, start: Mapping[str, Any], iterate: Callable[[Any], Iterator[Any]]
+    ) -> Iterator[Any]:
+        """The same pass as before, by the same number of ranks."""
         one.given = start["given"]
         if "loader" in start:
             one.loader.load_state_dict(map_tensors(start["loader"], torch.Tensor.clone))
-            source = iterate(one.loader)
-        else:
-            one.opening = start["opening"]
-            rng.restore(one.opening)
-            _restore_generators(one.loader, one.opening["own"])
-            source = iterate(one.loader)
-            for _ in range(one.given):
-                next(source, None)
-        self._arrived()
+            return iterate(one.loader)
+        rng.restore(one.opening)
+        _restore_generators(one.loader, one.opening["own"])
+        source = iterate(one.loader)
+        for _ in range(one.given):
+            next(source, None)
         return source
 
     def _arrived(self) -> None:
@@ -113,15 +134,36 @@ class DataPosition:
             "open": {number: _pass_state(one) for number, one in self._open.items()},
         }
 
-    def resume(self, state: Mapping[str, Any], arrive: Callable[[], None]) -> None:
-        """Continue from a state; `arrive` is called when an open pass has reached its position."""
+    def resume(
+        self, state: Mapping[str, Any], arrive: Callable[[], None], *, resized: bool = False
+    ) -> None:
+        """Continue from a state; `arrive` is called when an open pass has reached its position.
+
+        `resized`: another number of ranks wrote it.
+        """
         self._resumed = state
+        self._resized = resized
         self._awaited = len(state["open"])
         self._arrive = arrive
 
 
+def describe_position(state: Mapping[str, Any], *, by_batch: bool) -> str:
+    """The position as ranks compare it.
+
+    `by_batch`: also how many batches were given. Ranks that avoid bad batches may differ in that,
+    and only another number of ranks needs it to be the same.
+    """
+    passes = [
+        f"pass {number}" + (f" after batch {one['given']}" if by_batch else "")
+        for number, one in sorted(state["open"].items())
+    ]
+    return f"epoch {state['epoch']}, {state['begun']} passes begun, open: {', '.join(passes)}"
+
+
 def _pass_state(one: DataPass) -> dict[str, Any]:
     state: dict[str, Any] = {"given": one.given, "opening": one.opening}
+    if one.order is not None:
+        state["order"] = one.order.state_dict()
     own = getattr(one.loader, "state_dict", None)
     if callable(own) and callable(getattr(one.loader, "load_state_dict", None)):
         state["loader"] = make_loadable(own())

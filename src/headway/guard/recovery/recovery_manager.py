@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 
+from headway.errors import ResumeRefused
 from headway.guard.measure.parameter_index import StateInspector
 from headway.guard.recorder import Recorder
-from headway.guard.recovery.data_position import DataPosition
+from headway.guard.recovery.data_position import DataPosition, describe_position
+from headway.guard.recovery.snapshot_store import SavedTraining, read_newest
 from headway.guard.recovery.snapshots import Snapshot, Snapshots
-from headway.guard.recovery.snapshotter import Snapshotter, read_newest
+from headway.guard.recovery.snapshotter import Snapshotter
 from headway.guard.recovery.training_state import Stateful, TrainingState
 from headway.guard.step_outcomes import StepCounter
 from headway.output.notices import Notices
@@ -256,17 +258,20 @@ class RecoveryManager:
         self._recorder.event(self._counter.current, "preempted", {"signal": number, "saved": saved})
         self._recorder.interrupted(self._counter.current, number, saved=bool(saved))
 
-    def close(self) -> None:
+    def close(self, *, well: bool = True) -> None:
         if self.preemption is not None:
             self.preemption.close()
-        self.snapshotter.close()
+        self.snapshotter.close(well=well)
 
     def resume(self, run_dir: Path) -> int:
-        """Restore the newest complete snapshot of a run directory; the steps made before it."""
-        found = read_newest(run_dir, self.training, self.agreement)
-        if found is None:
+        """Restore the newest complete snapshot of a run directory; the steps made before it.
+
+        Raises ResumeRefused on every rank where it cannot be restored exactly on all of them.
+        """
+        saved = read_newest(run_dir, self.training, self.agreement, self._notices)
+        if saved is None:
             return 0
-        steps, state, own = found
+        state, own = saved.state, saved.own
         self.training.restore(state, schedule=True)
         missing = sorted(state["others"].keys() - self.training.others.keys())
         if missing:
@@ -275,18 +280,49 @@ class RecoveryManager:
                 "the snapshot contains state that this guard does not track: "
                 f"{', '.join(missing)}. It is not restored, so the run will not continue exactly",
             )
-        if own is None:
+        ranks = self.agreement.count
+        self._guard_state.load_state_dict(own["guard"])
+        if saved.is_own:
+            rng.restore(own["rng"])
+        if saved.world_size != ranks:
             self._notices.once(
                 "resume-ranks",
-                "the snapshot is of fewer ranks: this rank starts with new random numbers",
+                f"the snapshot is of {saved.world_size} ranks and this run has {ranks}: weights, "
+                "moments and the position in the data are restored, random numbers are new where "
+                "a rank is new",
             )
-        else:
-            self._guard_state.load_state_dict(own["guard"])
-            rng.restore(own["rng"])
-            self.data_position.resume(own["journey"], lambda: self._arrived(state, own))
+        self.data_position.resume(
+            own["journey"],
+            lambda: self._arrived(saved),
+            resized=saved.world_size != ranks,
+        )
         self._buffers.renew()
-        self._recorder.event(steps, "resumed", {"steps": steps})
-        return steps
+        self._require_same_start(saved)
+        self._recorder.event(
+            saved.steps, "resumed", {"steps": saved.steps, "ranks": [saved.world_size, ranks]}
+        )
+        return saved.steps
+
+    def _require_same_start(self, saved: SavedTraining) -> None:
+        """Compare step, position and shared state of all ranks before any of them trains."""
+        if self.agreement.count == 1:
+            return
+        mine = {
+            "step": self._counter.made,
+            "position in the data": describe_position(
+                saved.own["journey"], by_batch=saved.world_size != self.agreement.count
+            ),
+            "state": self.training.digest(saved.shared),
+        }
+        views = self.agreement.gather(mine)
+        for name in mine:
+            different = [rank for rank, view in enumerate(views) if view[name] != views[0][name]]
+            if different:
+                raise ResumeRefused(
+                    f"after the resume the {name} of rank {different[0]} differs from that of "
+                    f"rank 0 ({views[different[0]][name]}, {views[0][name]}): the run does not "
+                    "start. Remove the newest snapshot to resume from the one before it"
+                )
 
     def restore_captured(self, state: Mapping[str, Any]) -> None:
         """Restore the state that an incident file contains."""
@@ -294,10 +330,11 @@ class RecoveryManager:
         self._buffers.renew()
 
     @torch.no_grad()
-    def _arrived(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    def _arrived(self, saved: SavedTraining) -> None:
         """The loop has reached its position: undo what the way there has changed."""
-        self.training.restore(state, schedule=True)
-        rng.restore(own["rng"])
+        self.training.restore(saved.state, schedule=True)
+        if saved.is_own:
+            rng.restore(saved.own["rng"])
         self._buffers.renew()
 
     def _own(self) -> dict[str, Any]:

@@ -1,14 +1,10 @@
-"""Snapshots of the last good state, in memory and on disk."""
+"""Snapshots of the last good state in memory, and the settings of snapshots."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,17 +12,7 @@ from torch import Tensor
 
 from headway.errors import SettingsError
 from headway.torch_adapters import sharded_tensors
-from headway.torch_adapters.nested_state import (
-    StatePath,
-    compute_seal,
-    find_tensors,
-    load_file,
-    map_with_paths,
-    numbered_folders,
-    save_file,
-    sync_folder,
-    write_synced_text,
-)
+from headway.torch_adapters.nested_state import StatePath, find_tensors, map_with_paths
 from headway.torch_adapters.sharded_tensors import local_part
 
 # "Good" means verified finite when taken: every floating-point tensor of weights, buffers, moments
@@ -229,115 +215,3 @@ def _settle(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)([_settle(item) for item in value])
     return value
-
-
-# On disk:
-
-#     snapshots/<n>-step<k>/state.pt     models, optimizers, schedule, scaler, EMA
-#                           state.json   its length and checksum, written last
-#                           rank<R>.pt   that rank's own: random numbers, guard, place in the data
-#                           rank<R>.json
-
-# `n` counts the snapshots of the directory, across restarts of the run; the highest is the newest,
-# and none is overwritten.
-
-# A file is written under another name, synced and renamed; its checksum follows. A file without a
-# checksum, or with another one, is ignored, so a run killed at any moment keeps its earlier
-# snapshots. Everything loads with `weights_only=True`.
-
-STATE = "state"
-
-
-class SnapshotStore:
-    """The snapshots of a run directory, for one rank."""
-
-    def __init__(self, folder: Path, *, keep: int, rank: int = 0, ranks: int = 1) -> None:
-        self.folder = folder
-        self._keep = max(keep, 1)
-        self._rank = rank
-        self._ranks = ranks
-
-    def next_number(self) -> int:
-        """The number of the next snapshot; ranks agree on it before they write."""
-        return max((number for number, _ in self._found()), default=0) + 1
-
-    def prepare(self, number: int, step: int, state: Any, own: Any) -> Callable[[], None]:
-        """The work of writing a snapshot, for another thread; `state` must not change meanwhile."""
-        return lambda: self.write(number, step, state, own)
-
-    def write(self, number: int, step: int, state: Any, own: Any) -> None:
-        """Write a snapshot to disk. Raises OSError, or torch's RuntimeError on a full disk.
-
-        The earlier ones stay valid until the new one is complete.
-        """
-        home = self._home(number, step)
-        home.mkdir(parents=True, exist_ok=True)
-        write_with_seal(home, self._own_name, own)
-        if self._rank == 0:  # all ranks hold the same
-            write_with_seal(home, STATE, state)
-        sync_folder(self.folder)
-        if self._rank == 0:
-            self._retire()
-
-    def newest_first(self) -> Iterator[tuple[int, int]]:
-        """(number, step) of the snapshots that are complete for this rank. Reads every byte."""
-        return (found for found in self._found() if self._whole(self._home(*found)))
-
-    def read(self, number: int, step: int) -> tuple[Any, Any]:
-        """(state, what is this rank's own; None where this rank did not exist then)."""
-        home = self._home(number, step)
-        own = home / f"{self._own_name}.pt"
-        return load_file(home / f"{STATE}.pt"), load_file(own) if own.exists() else None
-
-    @property
-    def _own_name(self) -> str:
-        return f"rank{self._rank}"
-
-    def _names(self) -> tuple[str, ...]:
-        """The parts that make a snapshot complete."""
-        return (STATE, *(f"rank{rank}" for rank in range(self._ranks)))
-
-    def _home(self, number: int, step: int) -> Path:
-        return self.folder / f"{number}-step{step}"
-
-    def _found(self) -> list[tuple[int, int]]:
-        return [(number, step) for number, step, _ in numbered_folders(self.folder)]
-
-    def _whole(self, home: Path) -> bool:
-        # A new rank has no file of its own; a rank that took part must have a complete one.
-        own = not (home / f"{self._own_name}.json").exists() or is_intact(home, self._own_name)
-        return own and is_intact(home, STATE)
-
-    def _retire(self) -> None:
-        complete = 0
-        for found in self._found():
-            home = self._home(*found)
-            if complete >= self._keep:
-                # The checksums first: without them the rest is ignored.
-                for seal in home.glob("*.json"):
-                    seal.unlink(missing_ok=True)
-                shutil.rmtree(home, ignore_errors=True)
-            complete += all((home / f"{name}.json").exists() for name in self._names())
-
-
-def write_with_seal(home: Path, name: str, content: Any, **more: Any) -> None:
-    """Write `<name>.pt`, then its checksum file, which also contains `more`."""
-    new = home / f"{name}.pt.new"
-    seal = save_file(new, content)
-    os.replace(new, home / f"{name}.pt")
-    fresh = home / f"{name}.json.new"
-    write_synced_text(fresh, json.dumps({**seal, **more}))
-    os.replace(fresh, home / f"{name}.json")
-    sync_folder(home)
-
-
-def is_intact(home: Path, name: str) -> bool:
-    """Whether a file matches its checksum."""
-    try:
-        seal = json.loads((home / f"{name}.json").read_text(encoding="utf-8"))
-        return compute_seal(home / f"{name}.pt", seal["bytes"]) == {
-            "bytes": seal["bytes"],
-            "sha256": seal["sha256"],
-        }
-    except (OSError, ValueError, KeyError, TypeError):
-        return False

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-from headway.guard.recovery.snapshots import (
-    Snapshot,
-    Snapshots,
+from headway.guard.recovery.snapshot_store import (
+    SnapshotAbandoned,
     SnapshotStore,
-    state_bytes,
-    take_snapshot,
+    find_blind_ranks,
+    open_store,
 )
+from headway.guard.recovery.snapshots import Snapshot, Snapshots, state_bytes, take_snapshot
 from headway.guard.recovery.training_state import TrainingState
 from headway.output.notices import Notices
 from headway.torch_adapters.rank_group import SingleProcess
@@ -57,6 +58,8 @@ ARRIVED_AFTER = 4
 TRUSTED_AFTER = 8
 """Steps after which every rank knows whether any rank's part of a snapshot is bad; also the minimum
 distance of snapshots."""
+PART_WAIT_S = 5.0
+"""Seconds that a step waits for the parts of other ranks, with `disk_share=1`."""
 MEMORY_SHARE = 0.5
 """Maximum share of the free host memory that snapshots take."""
 
@@ -94,7 +97,8 @@ class Snapshotter:
         self._room: int | None = None
         self._due = 0
         self._store: SnapshotStore | None = None
-        self._number = 0
+        self._failed = ""
+        """Why this rank cannot write to disk any more."""
         self._writer: ThreadPoolExecutor | None = None
         self._writing: Future[None] | None = None
         self._may_write_at = 0.0
@@ -102,11 +106,21 @@ class Snapshotter:
         present = training.capture()
         self._meant = training.expected_nonfinite(present)
         if not self._alone:
+            hosts = agreement.gather(socket.gethostname())
+            sharing = hosts.count(hosts[agreement.rank])
             # Weights and two moments; their own sizes are not known yet.
-            self._room = min(agreement.gather(self._find_room(3 * state_bytes(present))))
+            room = self._find_room(3 * state_bytes(present), sharing)
+            self._room = min(agreement.gather(room))
         if run_dir is not None and settings.on_disk:
             self._store = open_store(run_dir, training, agreement, settings.on_disk)
-            self._number = agreement.from_rank_zero(self._store.next_number())
+            blind = find_blind_ranks(self._store.files, agreement)
+            if blind:
+                self._store = None
+                notices.once(
+                    "snapshot-disk",
+                    f"rank {blind[0]} does not see the files of rank 0 in {run_dir}: no snapshots "
+                    "are written to disk. Use a run directory that all ranks share",
+                )
 
     @property
     def on_disk(self) -> bool:
@@ -187,9 +201,12 @@ class Snapshotter:
         """Whether another snapshot on disk is due."""
         if self._store is None:
             return False
-        if self._settings.disk_share >= 1.0:
+        if self._settings.disk_share >= 1.0 and self._alone:
             self.wait()
             return True
+        if self._settings.disk_share >= 1.0 and self._writing is not None:
+            # Not for long: another rank may never write its part.
+            wait([self._writing], timeout=PART_WAIT_S)
         busy = self._writing is not None and not self._writing.done()
         return not busy and time.monotonic() >= self._may_write_at
 
@@ -199,8 +216,10 @@ class Snapshotter:
         if writing is not None:
             writing.result()
 
-    def close(self) -> None:
-        """Finish writing, and drop the snapshots in memory."""
+    def close(self, *, well: bool = True) -> None:
+        """Finish writing, and drop the snapshots in memory; `well`: no error ends the run."""
+        if not well and self._store is not None:
+            self._store.hurry()
         self.wait()
         self._ring.clear()
         self._arriving = None
@@ -218,16 +237,24 @@ class Snapshotter:
         self.size = size
         if not self._room:
             return
-        reuse = self._ring.popleft() if self._may_overwrite(self._room) else None
+        reuse = self._ring.popleft() if self._may_overwrite(step, self._room) else None
         snapshot = take_snapshot(step, state, reuse, self._meant)
         self._arriving = snapshot
         if to_disk:
             snapshot.rank = self._own()
             self._write(snapshot)
 
-    def _may_overwrite(self, room: int) -> bool:
+    def _may_overwrite(self, step: int, room: int) -> bool:
         # Never the only good one: a new one counts only when its copy has arrived and is verified.
-        return len(self._ring) >= max(room, 2) and not self._ring[0].busy
+        full = len(self._ring) >= max(room, 2) and not self._ring[0].busy
+        return full and self._will_keep(step)
+
+    def _will_keep(self, step: int) -> bool:
+        """Whether a snapshot of this step stays in memory; the others are only written to disk.
+
+        With other ranks the older half of the ring must be trusted.
+        """
+        return self._alone or not self._ring or step >= self._ring[-1].step + TRUSTED_AFTER
 
     def _trusted(self, step: int) -> list[Snapshot]:
         if self._alone:
@@ -246,23 +273,23 @@ class Snapshotter:
         if not snapshot.good:
             return False
         room = max(self._room or 1, 1 if self._alone else 2)
-        # With other ranks the older half of the ring must be trusted.
-        if self._alone or not self._ring or snapshot.step >= self._ring[-1].step + TRUSTED_AFTER:
+        if self._will_keep(snapshot.step):
             self._ring.append(snapshot)
         while len(self._ring) > room:
             self._ring.popleft()
         return True
 
-    def _find_room(self, size: int) -> int:
-        """How many snapshots of this size fit into memory."""
+    def _find_room(self, size: int, sharing: int = 1) -> int:
+        """How many snapshots of this size fit into memory; `sharing`: ranks on this host."""
         free = available_bytes()
+        free = None if free is None else free // sharing
         wanted = self._settings.in_memory
         fits = wanted if free is None or not size else int(free * MEMORY_SHARE / size)
         if fits < wanted:
             self._notices.once(
                 "snapshot-memory",
                 f"a snapshot takes {size / 2**30:.1f} GiB of host memory and "
-                f"{(free or 0) / 2**30:.1f} GiB are free: "
+                f"{(free or 0) / 2**30:.1f} GiB are free for this rank: "
                 + (f"keeping {fits} instead of {wanted}" if fits else "no snapshots are taken")
                 + "; Snapshots(every=0) switches them off",
             )
@@ -273,13 +300,21 @@ class Snapshotter:
     def _write(self, snapshot: Snapshot) -> None:
         self.wait()
         store = self._store
-        if store is None:  # the disk has failed since
+        if store is None:
+            return
+        # Every rank comes here at the same step, and all stop writing when one of them cannot.
+        job = store.prepare(snapshot, self._failed)
+        if job is None:
+            self._store = None
+            self._notices.once(
+                "snapshot-disk",
+                f"another rank cannot write snapshots to {store.files}; training continues "
+                "without new ones, earlier ones stay valid",
+            )
             return
         if self._writer is None:
             self._writer = ThreadPoolExecutor(1, thread_name_prefix="headway-snapshots")
         snapshot.busy = True
-        number, self._number = self._number, self._number + 1
-        job = store.prepare(number, snapshot.step, snapshot.state, snapshot.rank)
         self._writing = self._writer.submit(self._write_down, store, snapshot, job)
 
     def _write_down(
@@ -287,42 +322,19 @@ class Snapshotter:
     ) -> None:
         began = time.monotonic()
         try:
-            if snapshot.good:
-                job()
+            job()
+        except SnapshotAbandoned as error:
+            self._notices.once("snapshot-abandoned", str(error))
         except (OSError, RuntimeError) as error:  # torch wraps a full disk in the latter
-            self._store = None
-            reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            self._failed = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            if self._alone:
+                self._store = None
             self._notices.once(
                 "snapshot-disk",
-                f"cannot write snapshots to {store.folder}: {reason}; training continues "
+                f"cannot write snapshots to {store.files}: {self._failed}; training continues "
                 "without new ones, earlier ones stay valid",
             )
         finally:
             snapshot.busy = False
             took = time.monotonic() - began
             self._may_write_at = time.monotonic() + took * (1.0 / self._settings.disk_share - 1.0)
-
-
-def open_store(
-    run_dir: Path, training: TrainingState, agreement: SingleProcess, keep: int
-) -> SnapshotStore:
-    """The snapshots of a run directory, in the format that this training needs."""
-    folder = run_dir / agreement.folder
-    if not training.sharded:
-        return SnapshotStore(folder, keep=keep, rank=agreement.rank, ranks=agreement.count)
-    from headway.guard.recovery.sharded_store import ShardedSnapshotStore
-
-    return ShardedSnapshotStore(folder, keep=keep, training=training, agreement=agreement)
-
-
-def read_newest(
-    run_dir: Path, training: TrainingState, agreement: SingleProcess
-) -> tuple[int, Any, Any] | None:
-    """(step, state, this rank's own) of the newest snapshot that is complete on every rank."""
-    store = open_store(run_dir, training, agreement, keep=1)
-    if agreement.count == 1:
-        found = next(store.newest_first(), None)
-    else:
-        everywhere = set.intersection(*map(set, agreement.gather(list(store.newest_first()))))
-        found = max(everywhere, default=None)
-    return None if found is None else (found[1], *store.read(*found))

@@ -6,7 +6,8 @@ consists of tensors and plain data, so that it loads with `weights_only=True`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -18,9 +19,13 @@ from headway.errors import UsageError
 from headway.torch_adapters import sharded_tensors
 from headway.torch_adapters.compat import module_buffers, non_persistent_buffers, preserve_version
 from headway.torch_adapters.nested_state import StatePath, find_tensors, make_loadable, map_tensors
+from headway.torch_adapters.optimizer_adapter import local_optimizer
+from headway.torch_adapters.rank_group import find_replicas
 from headway.torch_adapters.saved_state import MAX_BUFFER_BYTES
 from headway.torch_adapters.sharded_tensors import is_dtensor, local_part
 
+HOOKS = "communication_hooks"
+"""The state of communication hooks, such as PowerSGD's error feedback."""
 SCHEDULE = "scheduler"
 """The part that a roll back leaves alone: it belongs to the data, which continue."""
 
@@ -50,24 +55,72 @@ class TrainingState:
             {name for name, _ in model.named_parameters(remove_duplicate=False)}
             for model in self._models
         ]
+        self._replicated: set[StatePath] = set()
 
     @property
     def sharded(self) -> bool:
         """Whether any part of the state is on other ranks only."""
         return any(is_dtensor(p) for model in self._models for p in model.parameters())
 
+    def weights(self) -> Iterator[Tensor]:
+        """The parameters of the models."""
+        return (parameter for model in self._models for parameter in model.parameters())
+
     def parameters(self) -> list[list[Tensor]]:
         """The parameters of each optimizer, in the order of its state dict."""
         return [
-            [p for group in optimizer.param_groups for p in group["params"]]
+            [p for group in local_optimizer(optimizer).param_groups for p in group["params"]]
             for optimizer in self._optimizers
         ]
+
+    def find_replicated(self, ranks: int) -> None:
+        """Learn which parameters DistributedDataParallel keeps the same on this many ranks."""
+        known = {
+            id(parameter)
+            for replica in find_replicas(self._models)
+            if replica.process_group.size() == ranks
+            for name, parameter in replica.module.named_parameters(remove_duplicate=False)
+            if name not in replica.parameters_to_ignore
+        }
+        self._replicated = {
+            ("models", at, "state", name)
+            for at, model in enumerate(self._models)
+            for name, parameter in model.named_parameters(remove_duplicate=False)
+            if id(parameter) in known
+        }
+        for at, (item, parameters) in enumerate(
+            zip(self._optimizers, self.parameters(), strict=True)
+        ):
+            if local_optimizer(item) is item:
+                self._replicated |= {
+                    ("optimizers", at, "state", position)
+                    for position, parameter in enumerate(parameters)
+                    if id(parameter) in known
+                }
+
+    def is_replicated(self, path: StatePath) -> bool:
+        """Whether a weight, or a moment of one, is known to be the same on all ranks."""
+        return path[:4] in self._replicated
+
+    def is_learned(self, path: StatePath) -> bool:
+        """Whether it is a weight, or what an optimizer or a communication hook has learned."""
+        if path[0] == "models":
+            return bool(path[-1] in self._weights[path[1]])
+        return bool(path[0] == "optimizers" or path[1] == HOOKS)
+
+    def fixed_size(self) -> str:
+        """Why another number of ranks cannot take this state over; empty: it may."""
+        if any(sharded_tensors.is_flat(model) for model in self._models):
+            return "FullyShardedDataParallel divides flat parameters by the number of ranks"
+        if any(local_optimizer(item) is not item for item in self._optimizers):
+            return "ZeroRedundancyOptimizer divides the moments by the number of ranks"
+        return ""
 
     def capture(self) -> dict[str, Any]:
         """The present state by reference; copy the tensors before the training continues."""
         return {
             "models": [_model_state(model) for model in self._models],
-            "optimizers": [make_loadable(optimizer.state_dict()) for optimizer in self._optimizers],
+            "optimizers": [make_loadable(_optimizer_state(item)) for item in self._optimizers],
             "others": {
                 name: make_loadable(item.state_dict()) for name, item in self.others.items()
             },
@@ -87,13 +140,11 @@ class TrainingState:
                 found.add(path)
         return found
 
-    def is_shared(self, path: StatePath, tensor: Tensor) -> bool:
-        """Whether all ranks share a tensor of the state: a weight, or a moment of one."""
-        if is_dtensor(tensor):
-            return True
-        if path[0] == "models":
-            return path[-1] in self._weights[path[1]]
-        return path[0] == "optimizers" and tensor.ndim > 0
+    def digest(self, paths: Iterable[StatePath]) -> str:
+        """A checksum of some tensors of the present state."""
+        wanted = set(paths)
+        tensors = [tensor for path, tensor in find_tensors(self.capture()) if path in wanted]
+        return hashlib.sha256("".join(map(digest_tensor, tensors)).encode()).hexdigest()[:16]
 
     def require_match(self, state: Mapping[str, Any]) -> None:
         """Raise UsageError if a state belongs to another training."""
@@ -106,7 +157,7 @@ class TrainingState:
         for model, saved in zip(self._models, state["models"], strict=True):
             _require_same_model(_model_state(model), saved)
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
-            here = [len(group["params"]) for group in optimizer.param_groups]
+            here = [len(group["params"]) for group in local_optimizer(optimizer).param_groups]
             there = [len(group["params"]) for group in saved["param_groups"]]
             if here != there:
                 raise UsageError(
@@ -175,7 +226,42 @@ class TrainingState:
 
 
 def _model_state(model: nn.Module) -> dict[str, Any]:
-    return {"state": make_loadable(model.state_dict()), "unlisted": dict(_unlisted(model))}
+    return {"state": make_loadable(_own_state(model)), "unlisted": dict(_unlisted(model))}
+
+
+def _own_state(model: nn.Module) -> dict[str, Any]:
+    """The state dict of what this rank holds."""
+    if not sharded_tensors.is_flat(model):
+        return model.state_dict()
+    # The state dict of FullyShardedDataParallel consists of gathered copies: filling them changes
+    # nothing, and gathering takes all ranks.
+    unlisted = {name for name, _ in _unlisted(model)}
+    buffers = model.named_buffers(remove_duplicate=False)
+    return {
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **{name: buffer for name, buffer in buffers if name not in unlisted},
+    }
+
+
+def _optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
+    """The state dict of what this rank holds."""
+    inner = local_optimizer(optimizer)
+    state = inner.state_dict()
+    if inner is not optimizer:  # the user, or a scheduler, changes the rates of the outer one
+        for mine, outer in zip(state["param_groups"], optimizer.param_groups, strict=True):
+            mine.update({name: value for name, value in outer.items() if name != "params"})
+    return state
+
+
+def digest_tensor(tensor: Tensor) -> str:
+    """A checksum of the values of a tensor, or of this rank's part of it."""
+    values = local_part(tensor.detach()).cpu()
+    if values.layout is not torch.strided:
+        values = values.to_dense()
+    flat = values.contiguous().view(-1)
+    data = flat.view(torch.uint8).numpy() if flat.numel() else b""
+    about = f"{tuple(values.shape)} {values.dtype}".encode()
+    return hashlib.sha256(about + hashlib.sha256(data).digest()).hexdigest()
 
 
 def _unlisted(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -188,7 +274,7 @@ def _unlisted(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _restore_model(model: nn.Module, saved: Mapping[str, Any]) -> None:
-    present = model.state_dict()
+    present = _own_state(model)
     for name, value in saved["state"].items():
         if isinstance(value, Tensor) or sharded_tensors.is_local_shard(value):
             sharded_tensors.fill_local(present[name], value)
@@ -203,11 +289,15 @@ def _restore_model(model: nn.Module, saved: Mapping[str, Any]) -> None:
 
 
 def _restore_optimizer(optimizer: Optimizer, saved: Mapping[str, Any], *, schedule: bool) -> None:
+    outer, optimizer = optimizer, local_optimizer(optimizer)
     # Copies: an optimizer keeps the tensors that it loads.
     moments = sharded_tensors.revive_optimizer_state(saved["state"], optimizer)
-    groups = saved if schedule else optimizer.state_dict()
+    groups = saved if schedule else _optimizer_state(outer)
     rates = map_tensors(groups["param_groups"], Tensor.clone)
     optimizer.load_state_dict({"state": moments, "param_groups": rates})
+    if outer is not optimizer:
+        for group, mine in zip(outer.param_groups, optimizer.param_groups, strict=True):
+            group.update({name: value for name, value in mine.items() if name != "params"})
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for position, kept in moments.items():
         mine = optimizer.state[parameters[position]]

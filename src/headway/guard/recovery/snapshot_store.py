@@ -1,0 +1,210 @@
+"""Stores the snapshots of one process, and chooses the snapshot from which a run resumes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headway.errors import ResumeRefused
+from headway.guard.recovery.snapshot_files import MAX_LISTED, Manifest, SnapshotFolder
+from headway.guard.recovery.snapshots import Snapshot
+from headway.guard.recovery.training_state import TrainingState
+from headway.output.notices import Notices
+from headway.torch_adapters.nested_state import StatePath
+from headway.torch_adapters.rank_group import SingleProcess
+
+STATE = "state.pt"
+OWN = "rank0.pt"
+
+
+class SnapshotAbandoned(RuntimeError):
+    """Some rank did not write its part, so the folder does not become a snapshot."""
+
+
+class SavedTraining(NamedTuple):
+    """What a snapshot on disk contains, for one rank."""
+
+    steps: int
+    state: Any
+    own: dict[str, Any]
+    """A rank's own: random numbers, the guard, the position in the data."""
+    world_size: int
+    """Ranks of the run that wrote it."""
+    is_own: bool
+    """Whether this rank wrote `own`; otherwise the run has more ranks now."""
+    shared: tuple[StatePath, ...] = ()
+    """Tensors that all ranks have received from rank 0."""
+
+
+class SnapshotStore:
+    """Writes and reads snapshots of a single process: `state.pt`, `rank0.pt` and the manifest."""
+
+    def __init__(
+        self, path: Path, *, keep: int, training: TrainingState, agreement: SingleProcess
+    ) -> None:
+        self.files = SnapshotFolder(path)
+        self._keep = max(keep, 1)
+        self._training = training
+        self._agreement = agreement
+        self._leaving = False
+        # All ranks use the same: parts of another attempt with the same number never match.
+        self._next, self._token = agreement.from_rank_zero(
+            (self.files.next_number(), os.urandom(8).hex())
+        )
+
+    def hurry(self) -> None:
+        """The run ends with an error: do not wait long for what other ranks may never write."""
+        self._leaving = True
+
+    def prepare(self, snapshot: Snapshot, failed: str = "") -> Callable[[], None] | None:
+        """The work of writing a snapshot, for another thread; None where no more are written.
+
+        Every rank must call it at the same step. `failed`: why this rank cannot write. The job
+        raises OSError, or torch's RuntimeError on a full disk; the earlier snapshots stay valid.
+        """
+        if failed:
+            return None
+        home, manifest = self._begin(snapshot.step, format="file")
+
+        def write() -> None:
+            if not snapshot.good:
+                return
+            self.files.create(home)
+            parts = [
+                self.files.write(home, OWN, snapshot.rank),
+                self.files.write(home, STATE, snapshot.state),
+            ]
+            self.files.commit(home, manifest.sealed(parts))
+            self.files.retire(self._keep)
+
+        return write
+
+    def read(self, home: str, manifest: Manifest) -> SavedTraining:
+        """A snapshot that was chosen. Every rank must call it."""
+        if manifest.format != "file" or self._agreement.count > 1:
+            from headway.guard.recovery.distributed_reader import SnapshotReader
+
+            return SnapshotReader(self.files, home, manifest, self._training, self._agreement)()
+        state, own = self.files.read(home, STATE), self.files.read(home, OWN)
+        return SavedTraining(manifest.step, state, own, 1, is_own=True)
+
+    def _begin(self, step: int, **facts: Any) -> tuple[str, Manifest]:
+        number, self._next = self._next, self._next + 1
+        return f"{number}-step{step}", Manifest(id=f"{self._token}-{number}", step=step, **facts)
+
+
+def open_store(
+    run_dir: Path, training: TrainingState, agreement: SingleProcess, keep: int
+) -> SnapshotStore:
+    """The snapshots of a run directory, in the format that this training needs."""
+    path = run_dir / agreement.folder
+    if agreement.count == 1 and not training.sharded:
+        return SnapshotStore(path, keep=keep, training=training, agreement=agreement)
+    from headway.guard.recovery.distributed_store import DistributedSnapshotStore
+
+    return DistributedSnapshotStore(path, keep=keep, training=training, agreement=agreement)
+
+
+def read_newest(
+    run_dir: Path, training: TrainingState, agreement: SingleProcess, notices: Notices
+) -> SavedTraining | None:
+    """The newest snapshot that is complete, the same on every rank; None where there is none.
+
+    Raises ResumeRefused on every rank where there are snapshots and none can be used.
+    """
+    store = open_store(run_dir, training, agreement, keep=1)
+    blind = find_blind_ranks(store.files, agreement)
+    if blind:
+        raise ResumeRefused(
+            f"rank {blind[0]} does not see the files of rank 0 in {run_dir}, so the ranks cannot "
+            "resume from the same snapshot. Use a run directory that all ranks share"
+        )
+    chosen = choose_snapshot(store.files, agreement, notices)
+    if chosen is None:
+        return None
+    home, manifest = chosen
+    if manifest.fixed_size and manifest.world_size != agreement.count:
+        raise ResumeRefused(
+            f"snapshot {home} is of {manifest.world_size} ranks and this run has "
+            f"{agreement.count}: {manifest.fixed_size}. Start {manifest.world_size} ranks"
+        )
+    if manifest.format == "file" and training.sharded:
+        raise ResumeRefused(
+            f"snapshot {home} is of one process whose model was not sharded, and this model is: "
+            "start one process without fully_shard"
+        )
+    return store.read(home, manifest)
+
+
+def find_blind_ranks(files: SnapshotFolder, agreement: SingleProcess) -> list[int]:
+    """The ranks that do not see what rank 0 writes: the directory is not shared."""
+    if agreement.count == 1:
+        return []
+    mark = agreement.from_rank_zero(files.write_mark() if agreement.rank == 0 else "")
+    sees = agreement.gather(files.sees_mark(mark))
+    if agreement.rank == 0:
+        files.remove_mark(mark)
+    return [rank for rank, seen in enumerate(sees) if seen != sees[0]]
+
+
+def choose_snapshot(
+    files: SnapshotFolder, agreement: SingleProcess, notices: Notices
+) -> tuple[str, Manifest] | None:
+    """The newest complete snapshot. Each byte is read by one rank."""
+    mine = {home: files.manifest(home) for home in files.names()}
+    views = agreement.gather(mine)
+    _require_shared(files, views)
+    passed_over: list[str] = []
+    for home, manifest in mine.items():
+        if manifest is None:
+            passed_over.append(f"{home} has no manifest, so its write was not finished")
+            continue
+        problems = _find_problems(files, home, manifest, agreement)
+        if not problems:
+            if passed_over:
+                notices.once(
+                    "resume-older", f"resuming from snapshot {home}: {'; '.join(passed_over)}"
+                )
+            return home, manifest
+        passed_over.append(f"{home}: {_few(problems)}")
+    if any(manifest is not None for manifest in mine.values()):
+        raise ResumeRefused(
+            f"no snapshot in {files} is complete: {'; '.join(passed_over)}. Restore the missing "
+            "files, or remove the folder to start from the beginning"
+        )
+    if passed_over:
+        notices.once(
+            "resume-none", f"starting from the beginning: {_few(passed_over)} (in {files})"
+        )
+    return None
+
+
+def _require_shared(files: SnapshotFolder, views: list[dict[str, Manifest | None]]) -> None:
+    """Refuse where ranks see different files: each would resume from another state."""
+    for rank, view in enumerate(views):
+        if view != views[0]:
+            here, there = (
+                {home: None if manifest is None else manifest.id for home, manifest in one.items()}
+                for one in (views[0], view)
+            )
+            home = next(home for home in {**here, **there} if here.get(home) != there.get(home, ""))
+            raise ResumeRefused(
+                f"rank {rank} and rank 0 see different snapshots in {files}: only one of them sees "
+                f"{home} as it is. Use a run directory that all ranks share"
+            )
+
+
+def _find_problems(
+    files: SnapshotFolder, home: str, manifest: Manifest, agreement: SingleProcess
+) -> list[str]:
+    parts = manifest.parts[agreement.rank :: agreement.count]
+    mine = [problem for part in parts if (problem := files.problem_of(home, part))]
+    missing = [] if manifest.parts else ["its manifest lists no parts"]
+    return missing + [problem for found in agreement.gather(mine) for problem in found]
+
+
+def _few(problems: list[str]) -> str:
+    more = len(problems) - MAX_LISTED
+    return "; ".join(problems[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
