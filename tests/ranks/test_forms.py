@@ -23,6 +23,7 @@ from support.rank_trainings import (
     train_with_group,
     train_wrapped_late,
 )
+from support.resumable_trainings import Job, run_job
 from support.trainings import assert_same
 
 from headway import Policy
@@ -149,6 +150,17 @@ def test_flat_parameters(tmp_path: Path) -> None:
         assert_same(theirs.state, ours.state)
     found = [r.values["grad_norm"] for r in steps_of(tmp_path) if r.rank == 0 and r.step != 5]
     assert found == pytest.approx(never[0][1], rel=1e-5)
+
+
+def test_what_a_communication_hook_remembers_is_put_back(tmp_path: Path) -> None:
+    """PowerSGD's error feedback: one bad step does not spoil all later ones."""
+    bad = run_job(2, Job("powersgd", tmp_path / "bad", fault="nan"))
+    never = run_job(2, Job("powersgd", tmp_path / "never", fault="skip"))
+    for one, other in zip(bad, never, strict=True):
+        assert one is not None
+        assert other is not None
+        assert one.held == [5]
+        assert_same(other.state, one.state)
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])

@@ -38,7 +38,7 @@ from headway.guard.recovery.bad_samples import BadSamples
 from headway.guard.recovery.quarantine import Quarantine
 from headway.guard.recovery.recovery_manager import RecoveryManager
 from headway.guard.recovery.snapshots import Snapshots
-from headway.guard.recovery.training_state import TrainingState
+from headway.guard.recovery.training_state import HOOKS, TrainingState
 from headway.guard.step_machine import StepMachine
 from headway.guard.step_outcomes import StepCounter, StepOutcomes
 from headway.output.notices import Notices
@@ -47,6 +47,7 @@ from headway.rerun.controller import RerunController
 from headway.rerun.recorded_batch import RecordedBatch, RescueBatch
 from headway.rerun.rerun_group import RerunGroup
 from headway.torch_adapters import rank_group
+from headway.torch_adapters.hook_states import HookStates
 from headway.torch_adapters.local_gradients import LocalGradientMonitor
 from headway.torch_adapters.lost_device import device_is_lost
 from headway.torch_adapters.optimizer_adapter import LossScaling
@@ -88,7 +89,8 @@ class Session:
         self.recorder = recorder
         self.clip = AdaptiveClippers(rule, notices)
         self.quarantine = Quarantine(recorder.event, notices, avoid=policy.avoid_bad_batches)
-        self.buffers = BufferBackup(models)
+        hooks = HookStates(models)
+        self.buffers = BufferBackup(models, hooks)
         self.retention = GraphRetention(recorder.event, plan.graphs_every)
         self.leak_tracer = LeakTracer(recorder.event)
         self.inspection = StateInspector(models, optimizers, recorder, notices)
@@ -138,7 +140,7 @@ class Session:
             self.machine.optimizer_steps[id(optimizer)] = step
         writer = recorder.writer
         self.recovery = RecoveryManager(
-            TrainingState(models, optimizers, keep),
+            TrainingState(models, optimizers, {**keep, **({HOOKS: hooks} if hooks else {})}),
             snapshots,
             run_dir=writer.path if writer is not None and not writer.broken else None,
             notices=notices,

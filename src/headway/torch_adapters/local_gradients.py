@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from headway.errors import RankLost
 from headway.output.notices import Notices
 from headway.torch_adapters.patching import override_methods
 from headway.torch_adapters.rank_group import find_replicas
@@ -192,6 +193,16 @@ def _comm_hooks(replica: nn.parallel.DistributedDataParallel) -> list[Any]:
     return found
 
 
+def find_hook_states(models: Sequence[nn.Module]) -> list[tuple[Any, torch.device]]:
+    """The states of the user's communication hooks, with the device of their gradients."""
+    return [
+        (state, next(replica.parameters()).device)
+        for replica in find_replicas(models)
+        for hook, state in _comm_hooks(replica)
+        if hook is not _hook and state is not None
+    ]
+
+
 class ObservedReduction:
     """A communication hook that reports a bucket and then averages it as torch itself does."""
 
@@ -234,7 +245,21 @@ class ObservedReduction:
             self.observer(gradients)
         gradients.mul_(1.0 / self._size)
         work = dist.all_reduce(gradients, group=self._group, async_op=True)
-        return work.get_future().then(lambda done: done.value()[0])
+        return work.get_future().then(_reduced)
+
+
+def _reduced(done: Any) -> Tensor:
+    """The averaged bucket. Torch adds this file and line to an error that is raised here."""
+    try:
+        reduced: Tensor = done.value()[0]
+    except RuntimeError as error:
+        lines = str(error).splitlines()
+        raise RankLost(
+            "another rank died, hangs or left the loop while gradients were averaged: "
+            f"{lines[0] if lines else type(error).__name__}. Look at what the other ranks said "
+            "last; this rank only noticed it here"
+        ) from None
+    return reduced
 
 
 _hooks: weakref.WeakKeyDictionary[nn.Module, ObservedReduction] = weakref.WeakKeyDictionary()

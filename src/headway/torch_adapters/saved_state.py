@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from headway.torch_adapters.compat import module_buffers, tensor_version
+from headway.torch_adapters.hook_states import HookStates
 from headway.torch_adapters.module_stack import user_path
 
 # Putting back what a bad forward did to the model's buffers.
@@ -35,8 +36,10 @@ MAX_BUFFER_BYTES = 1 << 26
 class BufferBackup:
     """The buffers as they were before this step's forward."""
 
-    def __init__(self, modules: Iterable[nn.Module]) -> None:
+    def __init__(self, modules: Iterable[nn.Module], hooks: HookStates | None = None) -> None:
+        """`hooks`: what communication hooks remember, which goes the same way."""
         self._roots = list(modules)
+        self._hooks = hooks or None
         # Weak: a module that is taken out of the model shall go, and its buffers with it.
         self._homes: list[tuple[weakref.ref[nn.Module], str, str]] = []
         self._copies: list[Tensor | None] = []
@@ -124,10 +127,14 @@ class BufferBackup:
             self.changing.add(position)
         if pairs:
             torch._foreach_copy_([copy for copy, _ in pairs], [buffer for _, buffer in pairs])
+        if self._hooks is not None:
+            self._hooks.renew()
 
     @torch.no_grad()
     def restore(self) -> int:
         """Put the copies back where something changed; how many that were."""
+        if self._hooks is not None:
+            self._hooks.restore()
         touched = self.touched()
         for position in touched:
             buffer, copy = self.current(position), self._copies[position]
@@ -146,6 +153,8 @@ class BufferBackup:
     @torch.no_grad()
     def settle_on_device(self, bad: Tensor) -> None:
         """Restore where `bad` is true and renew where it is not, without asking the host which."""
+        if self._hooks is not None:
+            self._hooks.settle_on_device(bad)
         by_dtype: dict[torch.dtype, list[int]] = {}
         for position in self.touched():
             buffer, copy = self.current(position), self._copies[position]

@@ -62,7 +62,8 @@ class DistributedSnapshotStore(SnapshotStore):
 
     def prepare(self, snapshot: Snapshot, failed: str = "") -> Callable[[], None] | None:
         agreement = self._agreement
-        tensors = _TensorsOf(snapshot.state, self._training, agreement.rank)
+        state = self._training.storable(snapshot.state)
+        tensors = _TensorsOf(state, self._training, agreement.rank)
         # Hashing waits for the copy, which the caller needs now anyway.
         good = snapshot.good
         marks = agreement.gather((failed, good, tensors.digests() if good else {}))

@@ -20,7 +20,7 @@ from headway.guard.recovery.data_position import DataPosition, describe_position
 from headway.guard.recovery.snapshot_store import SavedTraining, read_newest
 from headway.guard.recovery.snapshots import Snapshot, Snapshots
 from headway.guard.recovery.snapshotter import Snapshotter
-from headway.guard.recovery.training_state import Stateful, TrainingState
+from headway.guard.recovery.training_state import HOOKS, Stateful, TrainingState
 from headway.guard.step_outcomes import StepCounter
 from headway.output.notices import Notices
 from headway.policy import Rung, StepVerdict
@@ -279,6 +279,13 @@ class RecoveryManager:
                 "resume-missing",
                 "the snapshot contains state that this guard does not track: "
                 f"{', '.join(missing)}. It is not restored, so the run will not continue exactly",
+            )
+        if HOOKS in self.training.others:
+            self._notices.once(
+                "resume-hooks",
+                "communication hooks start with an empty state, because their error feedback is "
+                "laid out by buckets that a new process orders differently. The run does not "
+                "continue bit for bit",
             )
         ranks = self.agreement.count
         self._guard_state.load_state_dict(own["guard"])

@@ -67,6 +67,7 @@ class SnapshotStore:
         if failed:
             return None
         home, manifest = self._begin(snapshot.step, format="file")
+        state = self._training.storable(snapshot.state)
 
         def write() -> None:
             if not snapshot.good:
@@ -74,7 +75,7 @@ class SnapshotStore:
             self.files.create(home)
             parts = [
                 self.files.write(home, OWN, snapshot.rank),
-                self.files.write(home, STATE, snapshot.state),
+                self.files.write(home, STATE, state),
             ]
             self.files.commit(home, manifest.sealed(parts))
             self.files.retire(self._keep)

@@ -25,7 +25,8 @@ from headway.torch_adapters.saved_state import MAX_BUFFER_BYTES
 from headway.torch_adapters.sharded_tensors import is_dtensor, local_part
 
 HOOKS = "communication_hooks"
-"""The state of communication hooks, such as PowerSGD's error feedback."""
+"""The state of communication hooks, such as PowerSGD's error feedback. It is laid out by the
+buckets of DistributedDataParallel, which another process orders differently: it stays in memory."""
 SCHEDULE = "scheduler"
 """The part that a roll back leaves alone: it belongs to the data, which continue."""
 
@@ -103,10 +104,10 @@ class TrainingState:
         return path[:4] in self._replicated
 
     def is_learned(self, path: StatePath) -> bool:
-        """Whether it is a weight, or what an optimizer or a communication hook has learned."""
+        """Whether it is a weight or a moment."""
         if path[0] == "models":
             return bool(path[-1] in self._weights[path[1]])
-        return bool(path[0] == "optimizers" or path[1] == HOOKS)
+        return bool(path[0] == "optimizers")
 
     def fixed_size(self) -> str:
         """Why another number of ranks cannot take this state over; empty: it may."""
@@ -125,6 +126,11 @@ class TrainingState:
                 name: make_loadable(item.state_dict()) for name, item in self.others.items()
             },
         }
+
+    def storable(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """What of a captured state another process can use."""
+        others = {name: item for name, item in state["others"].items() if name != HOOKS}
+        return {**state, "others": others}
 
     def expected_nonfinite(self, state: Mapping[str, Any]) -> set[StatePath]:
         """Where a non-finite value is intended: buffers (masks) that start with one.
