@@ -29,7 +29,8 @@ from headway.torch_adapters.rank_group import SingleProcess
 
 
 def state(value: float) -> dict[str, Any]:
-    return {"models": [{"w": torch.full((3,), value)}], "text": "x", "numbers": (1, 2.0, None)}
+    models = [{"w": torch.full((3,), value)}]
+    return {"models": models, "others": {}, "text": "x", "numbers": (1, 2.0, None)}
 
 
 def open_folder(folder: Path, keep: int = 5) -> SnapshotStore:
@@ -153,7 +154,7 @@ def test_no_snapshot_of_a_stranger_runs_code(tmp_path: Path) -> None:
             return os.mkdir, (str(tmp_path / "owned"),)
 
     store = open_folder(tmp_path)
-    write(store, 10, {"x": Evil()}, {})
+    write(store, 10, {"x": Evil(), "others": {}}, {})
     found = newest(tmp_path)
     assert found is not None
     with pytest.raises(Exception, match=r"weights_only|Weights only"):
