@@ -375,7 +375,7 @@ class StepMachine:
 
     def count_from(self, step: int) -> None:
         """Set the number of the next step."""
-        self.counter.made = step
+        self.counter.made = self.counter.first = step
         self._stepped.clear()
 
     def _lags(self) -> bool:
