@@ -455,7 +455,8 @@ def test_a_finding_says_who_found_it_where_and_how_bad_it_is() -> None:
     assert (finding.step, finding.order, finding.subject) == (40, (2, 3), "s")
     assert finding.where.rank == 5
     assert finding.to_dict()["evidence"] == {"value": "NaN"}
-    assert finding.to_dict()["remedies"] == [{"text": "do this", "tested": False, "cured": None}]
+    [remedy] = finding.to_dict()["remedies"]
+    assert (remedy["text"], remedy["tested"], remedy["cured"]) == ("do this", False, None)
 
 
 # State

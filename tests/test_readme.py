@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 README = Path(__file__).parents[1] / "README.md"
+NUMBERS = README.parent / "docs" / "numbers.md"
+MOST_WORDS = 600
 
 
 def blocks(language: str) -> list[str]:
@@ -47,6 +49,20 @@ def test_the_commands_work(printed: str, folder: Path) -> None:
         done = run([sys.executable, "-m", "headway", *line.split()[1:]], folder)
         assert done.returncode in (0, 1), done.stderr
         assert "HD501" in done.stdout
+
+
+def test_it_is_short() -> None:
+    assert len(README.read_text().split()) <= MOST_WORDS
+
+
+def test_its_table_of_evidence_is_that_of_the_numbers() -> None:
+    seen = result("2026-11-15-corpus-blind")["all"]
+    text = README.read_text()
+    assert f"{seen['detected']} of {seen['faults']}, with {seen['false alarms']} alarms" in text
+    ratios = [
+        case["ratio"]["guarded"] for case in result("2026-11-15-guard-overhead-h200")["results"]
+    ]
+    assert f"{min(ratios):.2f} to {max(ratios):.2f} of a step" in text
 
 
 def test_the_make_targets_exist() -> None:
@@ -95,7 +111,7 @@ def result(name: str) -> Any:
 
 def row(begins: str) -> list[str]:
     """The cells of a table's row, after the first."""
-    [line] = [line for line in README.read_text().splitlines() if line.startswith(f"| {begins}")]
+    [line] = [line for line in NUMBERS.read_text().splitlines() if line.startswith(f"| {begins}")]
     return [cell.strip(" *") for cell in line.strip("|").split("|")[1:]]
 
 

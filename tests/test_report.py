@@ -113,6 +113,7 @@ def test_the_json_has_exactly_the_keys_of_schema_1() -> None:
                     "sample": 2,
                 },
                 "message": "words",
+                "occurrences": {"count": 1, "steps": [3]},
                 "evidence": {"value": "NaN", "deep": [{"limit": "-Infinity"}]},
                 "remedies": [
                     {"text": "drop it", "tested": True, "cured": True, **no_edits},
@@ -128,6 +129,7 @@ def test_the_json_has_exactly_the_keys_of_schema_1() -> None:
                     ("file", "line", "function", "module", "op", "rank", "sample")
                 ),
                 "message": "words",
+                "occurrences": {"count": 1, "steps": [3]},
                 "evidence": {},
                 "remedies": [],
             },

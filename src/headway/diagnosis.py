@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from headway import registry
+from headway.core.episodes import fault_keys, merge_faults
 from headway.core.findings import Finding, Severity
 
 SLACK = 3
@@ -71,6 +72,35 @@ def diagnose(findings: Sequence[Finding]) -> list[Cause]:
         taken.update(symptoms)
         causes.append(Cause(ordered[root], tuple(ordered[at] for at in symptoms)))
     return causes
+
+
+def merge_repeats(
+    findings: Sequence[Finding], causes: Sequence[Cause]
+) -> tuple[list[Finding], list[Cause]]:
+    """The findings and causes with one entry for each fault, however often it occurred."""
+    ordered = sorted(findings, key=lambda finding: finding.order)
+    keys = fault_keys(ordered)
+    groups: dict[Any, list[Finding]] = {}
+    for key, finding in zip(keys, ordered, strict=True):
+        groups.setdefault(key, []).append(finding)
+    merged = {key: merge_faults(alike) for key, alike in groups.items()}
+    entry = {id(finding): merged[key] for key, finding in zip(keys, ordered, strict=True)}
+    symptoms: dict[int, list[Finding]] = {}
+    roots: dict[int, Finding] = {}
+    for cause in causes:
+        root = entry[id(cause.root)]
+        roots.setdefault(id(root), root)
+        symptoms.setdefault(id(root), []).extend(entry[id(item)] for item in cause.symptoms)
+    taken = set(roots)
+    kept = []
+    for at, root in roots.items():
+        own = []
+        for item in symptoms[at]:
+            if id(item) not in taken:
+                taken.add(id(item))
+                own.append(item)
+        kept.append(Cause(root, tuple(own)))
+    return list(merged.values()), kept
 
 
 def _sort_key(finding: Finding) -> tuple[tuple[int, int], str, str]:

@@ -14,7 +14,7 @@ from headway.core.ending_facts import ends_run
 from headway.core.findings import Finding, NotRun, Severity
 from headway.core.numbers import encode_numbers
 from headway.core.records import StepRecord
-from headway.diagnosis import Cause
+from headway.diagnosis import Cause, merge_repeats
 from headway.diagnosis import diagnose as find_causes
 from headway.engine import Engine
 from headway.errors import UsageError
@@ -85,6 +85,8 @@ class Report:
     of the first."""
     looked_at: str = ""
     """What was looked at: `300 losses, steps 1 to 300`."""
+    not_shown: str = ""
+    """What that much could not show, as a sentence."""
     too_little: str = ""
     """Why a report without findings shows nothing; empty if the checks that matter could run."""
     reread: Callable[[], Iterator[Record]] | None = field(default=None, repr=False, compare=False)
@@ -96,11 +98,13 @@ class Report:
     @classmethod
     def from_engine(cls, engine: Engine, *, command: str, notes: Sequence[str] = ()) -> Report:
         """The report on what an engine found in its stream."""
-        found = engine.findings
+        seen = engine.findings
+        # Causes are found among single episodes: a fault may have another cause each time.
+        found, causes = merge_repeats(seen, find_causes(seen))
         return cls(
             command=command,
             findings=found,
-            causes=find_causes(found),
+            causes=causes,
             not_run=engine.not_run(),
             coverage=Coverage(*engine.coverage()),
             notes=notes,
@@ -171,6 +175,8 @@ class Report:
         }
         if self.looked_at:
             data["looked_at"] = self.looked_at
+        if self.not_shown:
+            data["not_shown"] = self.not_shown
         if self.too_little:
             data["too_little"] = self.too_little
         if self.runs:

@@ -68,13 +68,14 @@ def script(folder: Path, text: str, name: str = "train.py") -> Path:
 
 def test_a_healthy_script(tmp_path: Path) -> None:
     script(tmp_path, HEALTHY)
-    done = shell("check", "train.py", "--", "--epochs", "3", cwd=tmp_path)
+    done = shell("check", "train.py", "-v", "--max-steps", "3", "--", "--epochs", "3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "file train.py argv ['--epochs', '3'] name __main__" in done.stdout
     lines = done.stdout.splitlines()
-    assert any(line.startswith("headway: healthy") for line in lines)
+    assert "headway: healthy: no problems found in 3 steps" in lines
+    assert "3 steps cannot show what develops over hundreds of steps" in done.stdout
     assert lines[-1] == "Next: headway run train.py -- --epochs 3"
-    assert "stopped after 3 steps" in done.stdout
+    assert "stopped after 3 steps (--max-steps)" in done.stdout
     assert "322 trainable, 0 frozen" in done.stdout or "354 parameters" in done.stdout
     assert "Adam group 0" in done.stdout
     assert "Resident memory  forward" in done.stdout
@@ -182,7 +183,7 @@ def test_a_script_that_crashes(tmp_path: Path) -> None:
     assert "ZeroDivisionError" in done.stderr
     assert "1 / 0" in done.stderr
     assert "headway/" not in done.stderr, "no frames of ours"
-    assert "headway: healthy" in done.stdout
+    assert "headway: failed; 1 error; most likely cause: HD911 script-crashed" in done.stdout
 
 
 def test_a_script_that_leaves(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ def test_a_run(invoke: Invoke, sick: Path, tmp_path: Path) -> None:
     done = invoke("report", sick, "-o", tmp_path / "page.html")
     assert done.exit_code == 0
     first, second, *_, last = done.output.splitlines()
-    assert first.startswith("headway: 2 errors; most likely cause: HD101")
+    assert first.startswith("headway: 1 error; most likely cause: HD101")
     assert "page.html" in second
     assert last.startswith("Next: ")
     assert "HD101 nonfinite-loss" in (tmp_path / "page.html").read_text(encoding="utf-8")

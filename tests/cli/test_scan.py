@@ -22,7 +22,7 @@ def test_the_page_of_a_broken_run(invoke, broken):
     assert result.exit_code == 1
     assert result.stderr == ""
     lines = result.stdout.splitlines()
-    assert lines[0] == ("headway: 2 errors; most likely cause: HD701 nonfinite-checkpoint")
+    assert any("; most likely cause: HD701 nonfinite-checkpoint" in line for line in lines[-8:])
     assert any("clean" in line and line.endswith("checkpoint-200") for line in lines)
     assert any("NaN or Inf" in line and line.endswith("checkpoint-300") for line in lines)
     assert any(line.startswith("Last clean:") for line in lines)
@@ -33,7 +33,7 @@ def test_the_page_of_a_clean_file(invoke, tmp_path):
     path = safetensors(tmp_path / "model.safetensors", weights(0))
     result = invoke("scan", path)
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[0] == "headway: healthy"
+    assert "headway: healthy" in result.stdout.splitlines()
     assert "Next: headway diagnose" in result.stdout
 
 

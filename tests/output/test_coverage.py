@@ -6,7 +6,7 @@ from headway.core.check import Needs
 from headway.core.findings import NotRun
 from headway.core.records import Header
 from headway.core.signals import Signal
-from headway.output.view import find_missing_signal, summarize_not_run
+from headway.output.view import find_missing_signal
 
 HEADER = Header(source="some log", signals={"loss": Signal()})
 
@@ -33,12 +33,3 @@ def test_nothing_is_asked_for_a_single_check_or_of_a_run_that_cannot_have_it():
     assert find_missing_signal(not_run(Needs(signals=("lr",)))) is None
     assert find_missing_signal(not_run(*[Needs(signals=("loss_scale",))] * 5)) is None
     assert find_missing_signal([]) is None
-
-
-def test_reasons_in_short():
-    missing = Needs(signals=("grad_norm", "lr"))
-    unseen = NotRun("HD301", "no tensors of the kind it needs")
-    assert summarize_not_run([*not_run(missing, missing, missing), unseen, unseen]) == [
-        ("need grad_norm", 3),
-        ("need tensors", 2),
-    ]

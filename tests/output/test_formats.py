@@ -126,7 +126,7 @@ def test_the_page_is_near_and_json_is_whole(tmp_path, monkeypatch):
     made = replace(made, findings=(placed,), causes=(Cause(placed, ()),))
     text = StringIO()
     ReportPrinter(TerminalPage(text)).write(made)
-    assert "at train.py:41" in text.getvalue()
+    assert "--> train.py:41" in text.getvalue()
     assert made.to_dict()["findings"][0]["where"]["file"] == file
 
 

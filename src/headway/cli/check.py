@@ -49,9 +49,8 @@ UNREACHED = 2
 @click.option(
     "--max-steps",
     type=click.IntRange(1),
-    default=3,
-    show_default=True,
-    help="Stop after this many steps of any optimizer.",
+    metavar="N",
+    help="Stop after N steps of any optimizer.  [default: about 30 s of steps, at most 400]",
 )
 @click.option(
     "--max-seconds",
@@ -105,7 +104,7 @@ def command(
     script: str | None,
     args: tuple[str, ...],
     module: str | None,
-    max_steps: int,
+    max_steps: int | None,
     max_seconds: float | None,
     amp_dtype: str | None,
     grad_log_interval: int,
@@ -132,8 +131,9 @@ def command(
         headway check -m package.train -- --epochs 3
         torchrun --nproc-per-node 2 -m headway check train.py
 
-    The script runs like `python SCRIPT` until an optimizer has made --max-steps
-    steps. Exit code 3 means that the script crashed; findings are still shown.
+    The script runs like `python SCRIPT` for about 30 seconds of steps, or until
+    --max-steps or --max-seconds. Exit code 3 means that the script crashed;
+    findings are still shown.
 
     --fix tests an edit of the source for each finding in a fresh process. It writes an
     edit only if the finding is gone and no new one appears. --diff writes nothing.
@@ -150,8 +150,7 @@ def command(
         from headway.preflight.runner import CheckOptions, run_check
         from headway.torch_adapters.rng import seed_all
     how = CheckOptions(
-        max_steps=max_steps,
-        max_seconds=max_seconds,
+        **_limits(max_steps, max_seconds),
         max_norm=clip_grad_norm,
         amp_dtype=amp_dtype,
         detect_anomaly=detect_anomaly,
@@ -272,6 +271,19 @@ class StepLosses:
             self.rows.append((record.step, float(record.values["loss"])))
         if self._then is not None:
             self._then(record)
+
+
+WARM_SECONDS, MOST_STEPS, RANK_STEPS = 30.0, 400, 20
+"""The default budget: seconds of steps after the first, and steps; ranks must stop at one step, so
+with several the steps alone are limited."""
+
+
+def _limits(max_steps: int | None, max_seconds: float | None) -> dict[str, Any]:
+    if max_steps is not None or max_seconds is not None:
+        return {"max_steps": max_steps, "max_seconds": max_seconds}
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        return {"max_steps": RANK_STEPS}
+    return {"max_steps": MOST_STEPS, "warm_seconds": WARM_SECONDS}
 
 
 def _step_lines(interval: int) -> Any:

@@ -1,4 +1,6 @@
-"""The page that `headway check` prints: findings, tables of model and optimizer, the checklist."""
+"""The page that `headway check` prints: tables of model and optimizer and the checklist with -v,
+then the findings, next to the prompt.
+"""
 
 from __future__ import annotations
 
@@ -27,41 +29,55 @@ def write_check_page(done: CheckResult, *, verbose: bool) -> TerminalPage:
         page.line("headway: ", ("nothing could be checked", "bold yellow"))
         page.line(str(done.unreached), rest="  ")
         return page
+    if verbose:
+        _tables(page, done)
+        _checklist(page, done)
+        page.gap()
+    else:
+        _overfit_result(page, done)
     ReportPrinter(page, verbose=verbose).write(done.report, "headway")
+    page.line((_format_step_count(done, verbose=verbose), "dim"), rest="  ")
     if done.unreached is not None:
         page.gap()
         page.line(str(done.unreached), rest="  ")
-    _tables(page, done)
-    _checklist(page, done)
     return page
+
+
+def _overfit_result(page: TerminalPage, done: CheckResult) -> None:
+    overfit = done.tables.get("overfit")
+    if isinstance(overfit, Mapping):
+        _overfit(page, overfit)
 
 
 def _tables(page: TerminalPage, done: CheckResult) -> None:
     inventory = done.tables.get("inventory")
     if isinstance(inventory, Mapping):
-        page.gap()
-        page.line((_format_step_count(done), "dim"), rest="  ")
         for model in inventory.get("models", ()):
             _model(page, model)
         for optimizer in inventory.get("optimizers", ()):
             _optimizer(page, optimizer)
-    overfit = done.tables.get("overfit")
-    if isinstance(overfit, Mapping):
-        _overfit(page, overfit)
+    _overfit_result(page, done)
     memory = done.tables.get("memory")
     if isinstance(memory, Mapping):
         _memory(page, memory)
 
 
-def _format_step_count(done: CheckResult) -> str:
+def _format_step_count(done: CheckResult, *, verbose: bool) -> str:
     import torch
 
     from headway.torch_adapters.lost_device import device_is_lost
 
     usable = torch.cuda.is_initialized() and not device_is_lost()
     device = torch.cuda.get_device_name() if usable else "CPU"
-    ended = "stopped after" if done.stopped else "the script ended after"
-    return f"{ended} {plural(done.steps, 'step')}; torch {torch.__version__} on {device}"
+    steps = plural(done.steps, "step")
+    if done.interrupted:
+        ended = f"interrupted after {steps}"
+    elif done.stopped:
+        ended = f"stopped after {steps}" + (f" ({done.limit})" if done.limit else "")
+    else:
+        ended = f"the script ended after {steps}"
+    more = "" if verbose else "; -v shows the model, the optimizer and each family of checks"
+    return f"{ended}; torch {torch.__version__} on {device}{more}"
 
 
 def _model(page: TerminalPage, model: Mapping[str, Any]) -> None:
@@ -128,7 +144,7 @@ def _overfit(page: TerminalPage, found: Mapping[str, Any]) -> None:
 
 
 def _checklist(page: TerminalPage, done: CheckResult) -> None:
-    """One line per family of checks; ticked only if it has no findings."""
+    """One line per family of checks; ticked only if it has no findings and most checks ran."""
     not_run = {item.code for item in done.report.not_run}
     worst: dict[str, Severity] = {}
     for finding in done.report.findings:
@@ -144,8 +160,9 @@ def _checklist(page: TerminalPage, done: CheckResult) -> None:
             continue
         level = worst.get(family, Severity.INFO)
         bad = level >= Severity.WARNING
-        mark = str(level) if bad else "good" if ran else "info"
-        style = SEVERITY_STYLES[str(level)] if bad else "green" if ran else "dim"
+        most = 2 * ran > of
+        mark = str(level) if bad else "good" if most else "info"
+        style = SEVERITY_STYLES[str(level)] if bad else "green" if most else "dim"
         page.line(
             (page.mark(mark), style),
             f" {FAMILIES.get(family, family)}",

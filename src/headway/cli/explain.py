@@ -1,4 +1,6 @@
-"""`headway explain CODE`: prints the docstring of a check, which is Markdown, and its limits."""
+"""`headway explain CODE`: prints the docstring of a check, which is Markdown, and its limits; for a
+symptom such as `nan`, the page and the checks about it.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,8 @@ from headway import registry
 from headway._version import __version__
 from headway.cli import options
 from headway.cli.checks import family_of
+from headway.cli.symptoms import SymptomMatch, search_symptom
+from headway.config import nearest_name
 from headway.core.check import Check, Needs
 from headway.core.records import StepRecord
 from headway.output.terminal import StyledText, TerminalPage
@@ -65,18 +69,64 @@ def _attribute_docstrings(limits: type) -> dict[str, str]:
 
 
 @click.command()
-@click.argument("code")
+@click.argument("code", metavar="CODE|SYMPTOM", nargs=-1, required=True)
 @options.output_format("text", "json")
-def command(code: str, form: str) -> None:
+def command(code: tuple[str, ...], form: str) -> None:
     """Explain a check: what it looks for, why it matters, what to do.
 
-    CODE is a code such as HD101 or a name such as nonfinite-loss.
+    CODE is a code such as HD101 or a name such as nonfinite-loss. A SYMPTOM in
+    your own words lists the page and the checks about it:
+
+    \b
+        headway explain nan
+        headway explain loss does not fall
     """
-    check = registry.get(code.strip())
+    asked = " ".join(code).strip()
+    if registry.find(asked) is None and (found := _search(asked)) is not None:
+        _write_symptom(asked, found, form)
+        return
+    check = registry.get(asked)
     if form == "json":
         click.echo(json.dumps(_to_json(check), indent=2))
     else:
         _write(check)
+
+
+def _search(asked: str) -> SymptomMatch | None:
+    """What a symptom leads to; None for a misspelt code or name, which has a better answer."""
+    if re.fullmatch(r"[A-Za-z]{1,6}\d+", asked) and asked.lower() not in ("fp16", "bf16"):
+        return None
+    near = nearest_name(asked.lower(), [check.name for check in registry.all_checks()])
+    return None if near and "-" in asked else search_symptom(asked)
+
+
+def _write_symptom(asked: str, found: SymptomMatch, form: str) -> None:
+    if form == "json":
+        data = {
+            "schema": 1,
+            "tool": "headway",
+            "version": __version__,
+            "command": "explain",
+            "symptom": asked,
+            "page": None if found.symptom is None else f"docs/{found.symptom.page}",
+            "checks": [
+                {"code": check.code, "name": check.name, "summary": check.summary}
+                for check in found.checks
+            ],
+        }
+        click.echo(json.dumps(data, indent=2))
+        return
+    page = TerminalPage(sys.stdout)
+    if found.symptom is not None:
+        page.line((found.symptom.title, "bold"))
+        page.line(f"Page: docs/{found.symptom.page}", first="  ")
+        page.gap()
+    page.line(("Checks to look at, the likeliest first", "bold"))
+    for check in found.checks:
+        page.line(
+            (check.code, "bold"), f"  {check.name}: {check.summary}", first="  ", rest=" " * 9
+        )
+    page.next(f"headway explain {found.checks[0].code}")
 
 
 def _to_json(check: type[Check]) -> dict[str, Any]:

@@ -15,13 +15,14 @@ import click
 from headway.cli.exit_codes import INTERRUPTED
 from headway.core.ending_facts import END, EndFacts
 from headway.core.findings import Finding, Severity
-from headway.core.numbers import say, say_bytes
+from headway.core.numbers import ordinal, say, say_bytes
 from headway.core.records import EventRecord, Record, StepRecord
+from headway.diagnosis import merge_repeats
 from headway.engine import Engine
 from headway.errors import UnreadableInput
 from headway.output.console import SEVERITY_STYLES
 from headway.output.display_text import BAD, BARS, clean, shorten_local_paths, sparkline
-from headway.output.view import finding_title, format_where
+from headway.output.view import finding_title, format_where, repeats_text
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -185,12 +186,14 @@ class WatchedRun:
         self._held = 0
         self._actions: deque[str] = deque(maxlen=SHOWN)
         self._news: list[str] = []
+        self._reported: dict[tuple[str, str], int] = {}
+        """How often each fault was in the news."""
 
     def feed(self, record: Record) -> None:
         """Add one record."""
         self.begun = True
         self._engine.feed(record)
-        self._news += [_line(finding) for finding in self._engine.opened]
+        self._news += [self._news_line(finding) for finding in self._engine.opened]
         if isinstance(record, StepRecord):
             self.over = False
             self._latest = record
@@ -206,6 +209,14 @@ class WatchedRun:
             elif record.kind == END:
                 self.over = True
                 self._ended = ENDINGS.get(EndFacts.of_event(record).status or "", "ended")
+
+    def _news_line(self, finding: Finding) -> str:
+        """The first of a fault in full, a repeat as a count."""
+        key = (finding.code, finding.subject)
+        count = self._reported[key] = self._reported.get(key, 0) + 1
+        if count == 1:
+            return _line(finding)
+        return f"step {finding.step}: {finding_title(finding)} again ({ordinal(count)} time)"
 
     def finish(self) -> None:
         """The end was reached: finish the checks."""
@@ -272,7 +283,7 @@ class WatchedRun:
 
     def _last_findings(self) -> Sequence[Finding]:
         found = [item for item in self._engine.findings if item.severity >= Severity.WARNING]
-        return found[-SHOWN:]
+        return merge_repeats(found, ())[0][-SHOWN:]
 
     def _act(self, record: EventRecord) -> None:
         words = [str(record.data.get(name, "")) for name in ("action", "reason")]
@@ -300,7 +311,8 @@ def _line(finding: Finding) -> str:
     step = "" if finding.step is None else f" step {finding.step}"
     place = format_where(finding.where)
     at = f" (at {place})" if place and place not in finding.message else ""
-    line = f"{finding.severity}{step}: {finding_title(finding)}: {finding.message}{at}"
+    again = f" ({repeats})" if (repeats := repeats_text(finding)) else ""
+    line = f"{finding.severity}{step}: {finding_title(finding)}{again}: {finding.message}{at}"
     return clean(shorten_local_paths(line))
 
 

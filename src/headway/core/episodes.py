@@ -1,10 +1,12 @@
-"""Folds repeated findings into episodes: a fault at every step is one finding with a count."""
+"""Folds repeated findings: a fault at every step is one episode, and episodes of one fault are one
+finding with a count and its steps.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from headway.core.findings import Finding, Severity
 from headway.core.incident_events import (
@@ -21,6 +23,8 @@ EPISODES = 50
 """Limit per check and severity; later ones are counted into the last, to bound the memory."""
 INCIDENTS = 20
 """Explanations that are kept for findings that follow them."""
+MAX_STEPS = 50
+"""Steps of a repeated finding that are listed; further ones are only counted."""
 
 RecordDistance = Callable[[Finding, Finding], int]
 """Number of records between two findings of one segment."""
@@ -37,6 +41,7 @@ class _Episode:
     last: Finding
     distance: RecordDistance
     count: int = 1
+    steps: list[int] = field(default_factory=list)
 
     def takes(self, finding: Finding) -> bool:
         same = finding.segment == self.last.segment
@@ -50,7 +55,15 @@ class _Episode:
         if self.count == 1:
             return self.first
         evidence = {**self.first.evidence, "count": self.count, "last_step": self.last.step}
-        return replace(self.first, evidence=evidence)
+        first = self.first.occurred_at
+        steps = tuple(dict.fromkeys((*first, *self.steps)))
+        return replace(self.first, evidence=evidence, count=self.count, steps=steps)
+
+    def add(self, finding: Finding) -> None:
+        self.count += 1
+        self.last = finding
+        if finding.step is not None and len(self.steps) < MAX_STEPS:
+            self.steps.append(finding.step)
 
 
 class FindingEpisodes:
@@ -81,8 +94,7 @@ class FindingEpisodes:
                     continue
                 if episode is None or episode.exceeded_by(finding):
                     episode = alike[-1]
-            episode.count += 1
-            episode.last = finding
+            episode.add(finding)
             self._explain_late(episode)
         return fresh
 
@@ -122,3 +134,51 @@ class FindingEpisodes:
         """One finding per episode, in the order of the stream."""
         found = [episode.finding() for episode in self._episodes]
         return sorted(found, key=lambda finding: finding.order)
+
+
+# One fault, one entry: the episodes of one check about the same subject and line are one finding.
+
+FaultKey = tuple[str, str, Severity, str]
+"""Code, subject, severity and line."""
+
+
+def fault_keys(findings: Sequence[Finding]) -> list[FaultKey]:
+    """A key for each finding; findings with equal keys are the same fault.
+
+    A finding without a line belongs to the same fault as the first one that has a line.
+    """
+    lines: dict[tuple[str, str, Severity], str] = {}
+    for finding in findings:
+        if finding.where.line is not None:
+            about = (finding.code, finding.subject, finding.severity)
+            lines.setdefault(about, f"{finding.where.file}:{finding.where.line}")
+    keys = []
+    for finding in findings:
+        about = (finding.code, finding.subject, finding.severity)
+        own = f"{finding.where.file}:{finding.where.line}"
+        keys.append((*about, lines.get(about, own) if finding.where.line is None else own))
+    return keys
+
+
+def merge_faults(alike: Sequence[Finding]) -> Finding:
+    """One finding for all occurrences of a fault: placed at the first, explained by any of them."""
+    first = min(alike, key=lambda finding: finding.order)
+    if len(alike) == 1:
+        return first
+    speaker = next((item for item in alike if is_explained(item)), first)
+    count = sum(item.count for item in alike)
+    steps = sorted({step for item in alike for step in item.occurred_at})
+    evidence = {**speaker.evidence, "count": count, "last_step": steps[-1] if steps else None}
+    for name in ("samples", "data_set"):
+        seen = [value for item in alike for value in item.evidence.get(name) or ()]
+        if seen:
+            evidence[name] = list(dict.fromkeys(seen))[:MAX_STEPS]
+    return replace(
+        speaker,
+        step=first.step,
+        segment=first.segment,
+        seq=first.seq,
+        evidence=evidence,
+        count=count,
+        steps=tuple(steps[:MAX_STEPS]),
+    )

@@ -110,11 +110,20 @@ class Finding:
     """What it is about (a component, a tensor): distinguishes findings of one check."""
     segment: int = 0
     seq: int = 0
+    count: int = 1
+    """How often it occurred."""
+    steps: tuple[int, ...] = ()
+    """The first steps at which it occurred, if it did more than once."""
 
     @property
     def order(self) -> tuple[int, int]:
         """Position in the stream."""
         return (self.segment, self.seq)
+
+    @property
+    def occurred_at(self) -> tuple[int, ...]:
+        """The steps at which it occurred; of very many, the first ones."""
+        return self.steps or (() if self.step is None else (self.step,))
 
     def to_dict(self) -> dict[str, Any]:
         """The finding as plain data, schema 1."""
@@ -125,6 +134,7 @@ class Finding:
             "step": self.step,
             "where": encode_numbers(self.where.to_dict()),
             "message": self.message,
+            "occurrences": {"count": self.count, "steps": list(self.occurred_at)},
             "evidence": encode_numbers(dict(self.evidence)),
             "remedies": [remedy.to_dict() for remedy in self.remedies],
         }

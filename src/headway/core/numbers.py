@@ -70,6 +70,13 @@ def say(value: float, digits: int = 3) -> str:
     return f"{value:.{digits}g}"
 
 
+def ordinal(count: int) -> str:
+    """`1st`, `2nd`, `11th`."""
+    if 10 <= count % 100 <= 20:
+        return f"{count}th"
+    return f"{count}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(count % 10, 'th') }"
+
+
 def say_bytes(count: float) -> str:
     """A byte count in a readable unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -13,6 +13,7 @@ from headway.config import Settings
 from headway.core.ending_facts import END, ENDING, INTERRUPTED
 from headway.core.findings import Finding, Severity
 from headway.core.incident_events import INCIDENT
+from headway.core.numbers import ordinal
 from headway.core.records import (
     Column,
     EventRecord,
@@ -114,6 +115,8 @@ class Recorder:
         self.listeners: list[Callable[[Record], None]] = []
         """Called with every record, after the checks."""
         self.finding_listeners: list[Callable[[Finding], None]] = []
+        self._reported: dict[tuple[str, str, Severity], tuple[int | None, int]] = {}
+        """Findings that were logged: the first step of each, and how often."""
         """Called with every finding that this rank reports."""
         self.end_listeners: list[Callable[[str, int], None]] = []
         """Called with the status and the number of steps when the end was written."""
@@ -189,14 +192,14 @@ class Recorder:
             event = EventRecord(self._segment, self._next(), step, kind, data, rank=self._rank)
             self._emit(event, now=True)
 
-    def from_thread(self, work: Callable[[], None]) -> None:
-        """Record from another thread than the one that trains: `work` calls methods of this.
+    def event_from_thread(self, step: int, kind: str, data: Mapping[str, Any]) -> None:
+        """Record an event from another thread than the one that trains.
 
-        Nothing is recorded where the training thread hangs within a write to the run directory.
+        Not recorded where the training thread hangs within a write to the run directory.
         """
         if self._lock.acquire(timeout=LOCK_SECONDS):
             try:
-                work()
+                self.event(step, kind, data)
             finally:
                 self._lock.release()
 
@@ -313,12 +316,17 @@ class Recorder:
             for listener in self.finding_listeners:
                 listener(finding)
             if finding.severity >= Severity.WARNING:
+                key = (finding.code, finding.subject, finding.severity)
+                first, count = self._reported.get(key, (finding.step, 0))
+                self._reported[key] = (first, count + 1)
+                # The first in full, repeats as a count.
+                again = f"occurred again ({ordinal(count + 1)} time, first at step {first})"
                 logger.warning(
                     "headway: step %s: %s %s: %s",
                     finding.step,
                     finding.code,
                     finding.name,
-                    finding.message,
+                    again if count else finding.message,
                 )
 
 

@@ -30,12 +30,10 @@ RESCAN_INTERVAL = 10
 class StepCounter:
     """How many steps were made."""
 
-    __slots__ = ("first", "made")
+    __slots__ = ("made",)
 
     def __init__(self) -> None:
         self.made = 0
-        self.first = 0
-        """The number at which this process began: not 0 after a resume."""
 
     @property
     def current(self) -> int:

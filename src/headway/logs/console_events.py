@@ -5,10 +5,11 @@ warnings about NaN.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headway import registry
 from headway.logs.log_names import map_name
 from headway.logs.log_table import LogEvent
 
@@ -255,21 +256,33 @@ _ENDINGS = {
     "hang-in-log": "hang",
 }
 """The kind of a line anywhere in a log, and that of a run which ends with it."""
+_BY_MEMORY = re.compile(r"oom[-_ ]?kill|out of memory", re.IGNORECASE)
+_DEVICE_MEMORY = re.compile(r"CUDA|HIP|XPU|MPS|\bGPU\b|CUBLAS")
+_ASKED = re.compile(r"Tried to allocate ([\d.]{1,12}) ([KMGT])iB")
 _BY_TEXT = (
     ("KeyboardInterrupt", "interrupted"),
     ("DataLoader worker", "loader-failed"),
     ("No space left on device", "save-failed"),
-    ("device-side assert", "device-assert"),
     ("collective operation timeout", "hang"),
 )
 """Text of an exception, and the kind of ending it stands for."""
 
 
-def find_ending(after_last_row: Sequence[LogEvent], known: Container[str]) -> LogEvent | None:
-    """How the run ended, from the events after its last row; None if nothing shows that it failed.
+ENDING_CODES = {
+    "killed": "HD913",
+    "out-of-memory": "HD808",
+    "hang": "HD914",
+    "interrupted": "HD915",
+    "loader-failed": "HD514",
+    "save-failed": "HD708",
+}
+"""Kinds of endings and the check of each; a kind without a check of its own is a crash."""
 
-    `known` are the kinds that a check reads; any other ending is a crash.
-    """
+
+def find_ending(after_last_row: Sequence[LogEvent]) -> LogEvent | None:
+    """How the run ended, from the events after its last row; None if nothing shows that it
+    failed."""
+    known = {kind for kind, code in ENDING_CODES.items() if registry.find(code) is not None}
     ended = None
     for event in after_last_row:
         if event.kind in _ENDINGS:
@@ -283,6 +296,16 @@ def find_ending(after_last_row: Sequence[LogEvent], known: Container[str]) -> Lo
     error = str(ended.data.get("error", ""))
     kind = next((kind for text, kind in _BY_TEXT if text in error), _ENDINGS[ended.kind])
     data = {**ended.data, "error_type": error.partition(":")[0][:120], "text": error}
+    data["steps"] = ended.row
     if kind == "interrupted":
         data.setdefault("signal", 2)
+    if kind == "killed" and _BY_MEMORY.search(error):
+        kind = "out-of-memory"
+        data["killed"] = "certain"
+    if kind == "out-of-memory":
+        data["memory_of"] = "device" if _DEVICE_MEMORY.search(error) else "host"
+        if asked := _ASKED.search(error):
+            data["requested"] = int(float(asked[1]) * 1024 ** "KMGT".index(asked[2]) * 1024)
+    elif kind == "killed" and kind not in known:
+        data["error"] = f"killed by signal {data.get('signal')} (the log ends with: {error})"
     return LogEvent(ended.row, kind if kind in known else "crash", data)

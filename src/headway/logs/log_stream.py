@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from headway import registry
 from headway.core.records import EventRecord, Header, Record, StepRecord
 from headway.core.signals import Signal
 from headway.logs.console_events import find_ending
@@ -291,7 +290,7 @@ class LogStream:
         for event in waiting[at:]:
             seq += 1
             yield _event(event, segment, seq, max(before, 0))
-        if ending := find_ending(waiting[at:], _kinds_with_a_check()):
+        if ending := find_ending(waiting[at:]):
             yield _event(ending, segment, seq + 1, max(before, 0))
 
     def _derive(self, values: dict[str, float], skips: int) -> None:
@@ -390,7 +389,3 @@ def _growth(series: Series) -> float:
 
 def _event(event: LogEvent, segment: int, seq: int, step: int) -> EventRecord:
     return EventRecord(segment, seq, step, event.kind, dict(event.data))
-
-
-def _kinds_with_a_check() -> set[str]:
-    return {kind for check in registry.all_checks() for kind in check.needs.events}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 from headway.core.findings import Finding, Remedy, Severity
 from headway.core.numbers import say_bytes
+from headway.output.code_frame import FrameLine, edit_diff, frame_of
 from headway.output.display_text import shorten_local_paths
 from headway.output.incident_view import IncidentView, LineView
 from headway.output.terminal import StyledText, TerminalPage
@@ -22,7 +23,7 @@ from headway.output.view import (
     finding_title,
     format_where,
     plural,
-    summarize_not_run,
+    repeats_text,
     trial_text,
     verdict_of,
 )
@@ -109,7 +110,9 @@ def verdict_line(report: ReportView, subject: str = "headway") -> list[StyledTex
         return [speaker, (f"{verdict.sentence[0].lower()}{verdict.sentence[1:-1]}", "yellow")]
     infos = len(report.findings)
     also = f" ({plural(infos, 'note')})" if infos else ""
-    return [speaker, ("healthy", "bold green"), also]
+    sentence = f"{verdict.sentence[0].lower()}{verdict.sentence[1:-1]}"
+    seen = f": {sentence}" if report.looked_at else ""
+    return [speaker, ("healthy", "bold green"), seen, also]
 
 
 @dataclass
@@ -133,19 +136,25 @@ class ReportPrinter:
         `picture` draws what comes between the verdict and the causes.
         """
         self._printed.clear()
-        self.page.line(*verdict_line(report, subject), rest="  ")
-        self.page.line((coverage_text(report), "dim"), rest="  ")
-        if not report.causes and (unseen := blind_spots(report)):
-            self.page.line((unseen, "dim"), rest="  ")
         for note in report.notes:
             self.page.line((f"note: {note}", "dim"), rest="  ")
+        if self.verbose:
+            self._not_run(report)
         if report.runs:
             self._runs(report.runs)
         if picture is not None:
             picture(self.page)
-        for _, alike in groupby(report.causes, key=lambda cause: cause.root.code):
-            self._causes(list(alike))
-        self._not_run(report)
+        # The most likely cause is the last one, next to the prompt.
+        groups = [list(alike) for _, alike in groupby(report.causes, key=_same_code)]
+        for alike in reversed(groups):
+            self._causes(alike)
+        if report.notes or report.causes or report.runs or self.verbose or picture is not None:
+            self.page.gap()
+        self.page.line(*verdict_line(report, subject), rest="  ")
+        self.page.line((coverage_text(report), "dim"), rest="  ")
+        if verdict_of(report).level in ("healthy", "unsure", "unknown"):
+            for unseen in filter(None, (report.not_shown, blind_spots(report))):
+                self.page.line((unseen, "dim"), rest="  ")
 
     def _runs(self, runs: Sequence[RunLine]) -> None:
         """One line for each of several runs, the worst first."""
@@ -167,30 +176,37 @@ class ReportPrinter:
 
     def _causes(self, alike: Sequence[CauseView]) -> None:
         shown = len(alike) if self.verbose else MAX_SAME_CAUSES
-        for cause in alike[:shown]:
-            self.page.gap()
-            self._finding(cause.root, full=cause.root.severity > Severity.INFO)
-            if cause.symptoms:
-                self.page.line(("Explains:", "dim"), first="  ")
-            for symptom in cause.symptoms:
-                self._finding(symptom, full=False, margin="    ")
         if folded := alike[shown:]:
             steps = [str(cause.root.step) for cause in folded if cause.root.step is not None]
             at = f" (steps {steps[0]} to {steps[-1]})" if len(steps) > 1 else ""
+            text = f"{len(folded)} more of {alike[0].root.code}{at}; --verbose lists them"
             self.page.gap()
-            self.page.line(
-                (
-                    f"and {len(folded)} more of {alike[0].root.code}{at}; --verbose lists them",
-                    "dim",
-                ),
-                first="  ",
-            )
+            self.page.line((text, "dim"), first="  ")
+        for cause in reversed(alike[:shown]):
+            self.page.gap()
+            self._finding(cause.root, full=cause.root.severity > Severity.INFO)
+            if self.verbose:
+                if cause.symptoms:
+                    self.page.line(("Explains:", "dim"), first="  ")
+                for symptom in cause.symptoms:
+                    self._finding(symptom, full=False, margin="    ")
+            elif cause.symptoms:
+                self._symptoms(cause.symptoms)
+
+    def _symptoms(self, symptoms: Sequence[Finding]) -> None:
+        """What a cause explains, in one paragraph."""
+        parts = []
+        for item in symptoms[:MAX_NAMES]:
+            at = "" if item.step is None else f" (step {item.step})"
+            parts.append(f"{finding_title(item)}{at}")
+        more = f" and {len(symptoms) - MAX_NAMES} more" if len(symptoms) > MAX_NAMES else ""
+        self.page.line(("explains ", "dim"), ", ".join(parts) + more, first="  ", rest="    ")
 
     def _finding(self, finding: Finding, *, full: bool, margin: str = "") -> None:
         level = str(finding.severity)
         step = "" if finding.step is None else f"  step {finding.step}"
         self.page.line(
-            (self.page.mark(level), SEVERITY_STYLES[level]),
+            (f"{self.page.mark(level)} {level}", SEVERITY_STYLES[level]),
             " ",
             (finding_title(finding), "bold"),
             (step, "dim"),
@@ -199,24 +215,63 @@ class ReportPrinter:
         )
         inner = margin + "  "
         message = shorten_local_paths(finding.message)
+        frame = frame_of(finding) if full or self.verbose else []
+        self._place(finding, frame, message, inner)
         self.page.line(message, first=inner)
-        if again := _format_repeats(finding):
+        if again := repeats_text(finding):
             self.page.line((again, "dim"), first=inner)
-        place = shorten_local_paths(format_where(finding.where))
-        if place and place not in message:
-            self.page.line((f"at {place}", "cyan"), first=inner)
         if full or self.verbose:
-            frame = finding.evidence.get("frame")
-            for line in frame if isinstance(frame, list) else ():
-                self.page.line((str(line), "dim"), first=inner)
             self._remedies(finding.remedies, inner)
 
-    def _remedies(self, remedies: Iterable[Remedy], margin: str) -> None:
-        for remedy in remedies:
+    def _place(
+        self, finding: Finding, frame: Sequence[FrameLine], message: str, margin: str
+    ) -> None:
+        """`--> train.py:56:12`, and the lines around it with the expression underlined."""
+        where, marked = finding.where, next((line for line in frame if line.main), None)
+        place = shorten_local_paths(format_where(where, column=marked.column if marked else None))
+        if place and (frame or place not in message):
+            self.page.line((f"--> {place}", "cyan"), first=margin, rest=margin + "    ")
+        if not frame:
+            recorded = finding.evidence.get("frame")
+            for text in recorded if isinstance(recorded, list) else ():
+                self.page.line((str(text), "dim"), first=margin)
+            return
+        self._frame(frame, margin)
+
+    def _frame(self, frame: Sequence[FrameLine], margin: str) -> None:
+        width = len(str(max(line.number for line in frame)))
+        room = self.page.width - len(margin) - width - 3
+        before = frame[0].number - 1
+        for line in frame:
+            if line.file:
+                place = shorten_local_paths(f"{line.file}:{line.number}:{line.column}")
+                self.page.line((f"::: {place}", "cyan"), first=margin)
+            elif line.number > before + 1:
+                self.page.raw(f"{margin}{'...':>{width}}")
+            before = line.number
+            style = "bold" if line.column else "dim"
+            text = line.text[:room].rstrip()
+            self.page.raw(f"{margin}{line.number:>{width}} | ", (text, style))
+            if line.column and line.column <= room:
+                sign = "^" if line.main else "-"
+                under = sign * min(line.width, room - line.column + 1)
+                label = f" {line.label}" if line.label else ""
+                blank = " " * (line.column - 1)
+                under_style = "bold red" if line.main else "cyan"
+                self.page.raw(f"{margin}{'':>{width}} | {blank}", (under + label, under_style))
+
+    def _remedies(self, remedies: Sequence[Remedy], margin: str) -> None:
+        """What to do: tested fixes first, then edits; general advice only without either."""
+        fixes = [item for item in remedies if item.tested or item.edits]
+        fixes.sort(key=lambda item: (not item.cured, not item.tested))
+        advice = [item for item in remedies if item not in fixes]
+        shown = [*fixes, *advice] if self.verbose else fixes or advice[:2]
+        for remedy in shown:
             if remedy.text in self._printed and not remedy.tested:
                 continue  # once is enough
             self._printed.add(remedy.text)
-            trial = trial_text(remedy)
+            changed = edit_diff(remedy.edits)
+            trial = trial_text(remedy) or ("not tested" if changed else "")
             self.page.line(
                 (f"{self.page.mark('do')} ", "green"),
                 remedy.text,
@@ -224,28 +279,20 @@ class ReportPrinter:
                 first=margin,
                 rest=margin + "  ",
             )
+            for line in changed:
+                style = "green" if line.startswith("+") else "red"
+                self.page.raw(f"{margin}  ", (line[: self.page.width - len(margin) - 2], style))
 
     def _not_run(self, report: ReportView) -> None:
-        if not report.not_run:
-            return
-        self.page.gap()
-        if self.verbose:
+        if report.not_run:
+            self.page.gap()
             self.page.line(("Checks that did not run", "bold"))
             for item in report.not_run:
                 self.page.line((item.code, "bold"), f"  {item.reason}", first="  ", rest=" " * 9)
-            return
-        lacking = ", ".join(f"{count} {what}" for what, count in summarize_not_run(report.not_run))
-        mostly = f" ({lacking})" if lacking else ""
-        total = plural(len(report.not_run), "check")
-        self.page.line((f"{total} did not run{mostly}; --verbose lists them", "dim"), rest="  ")
 
 
-def _format_repeats(finding: Finding) -> str:
-    count = finding.evidence.get("count")
-    last = finding.evidence.get("last_step")
-    if not isinstance(count, int) or count < 2 or not isinstance(last, int):
-        return ""
-    return f"{count} times, last at step {last}"
+def _same_code(cause: CauseView) -> str:
+    return cause.root.code
 
 
 # An incident.

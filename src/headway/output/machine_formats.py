@@ -12,7 +12,7 @@ from headway._version import __version__
 from headway.core.findings import Finding, Remedy, Severity
 from headway.core.numbers import encode_numbers
 from headway.output.display_text import clean
-from headway.output.view import ReportView
+from headway.output.view import ReportView, repeats_text
 
 
 def render_reports(
@@ -44,12 +44,27 @@ _GITHUB_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity
 
 
 def github_commands(report: ReportView) -> Iterator[str]:
-    """One line for each finding."""
+    """One line for each cause, and one for each symptom at another line."""
+    grouped = {id(item) for cause in report.causes for item in (cause.root, *cause.symptoms)}
     for finding in report.findings:
-        yield _annotation(finding)
+        if id(finding) not in grouped:
+            yield _annotation(finding)
+    for cause in report.causes:
+        root = cause.root
+        place = (root.where.file, root.where.line)
+        here = [
+            item
+            for item in cause.symptoms
+            if item.where.file is None or (item.where.file, item.where.line) == place
+        ]
+        codes = ", ".join(dict.fromkeys(item.code for item in here))
+        yield _annotation(root, f"; explains {codes}" if codes else "")
+        for item in cause.symptoms:
+            if item not in here:
+                yield _annotation(item)
 
 
-def _annotation(finding: Finding) -> str:
+def _annotation(finding: Finding, also: str = "") -> str:
     where = finding.where
     place: dict[str, str] = {}
     if where.file:
@@ -61,8 +76,14 @@ def _annotation(finding: Finding) -> str:
     step = "" if finding.step is None else f"step {finding.step}: "
     return (
         f"::{_GITHUB_LEVELS[finding.severity]} "
-        f"{properties}::{_escape_data(step + clean(finding.message))}"
+        f"{properties}::{_escape_data(step + clean(message_with_repeats(finding) + also))}"
     )
+
+
+def message_with_repeats(finding: Finding) -> str:
+    """The message, and the steps of a finding that occurred more than once."""
+    repeats = repeats_text(finding)
+    return f"{finding.message} ({repeats})" if repeats else finding.message
 
 
 def relative_to_cwd(file: str) -> str:
@@ -127,7 +148,8 @@ def _result(finding: Finding, rule: int, path: Path) -> dict[str, Any]:
         "ruleId": finding.code,
         "ruleIndex": rule,
         "level": _SARIF_LEVELS[finding.severity],
-        "message": {"text": step + clean(finding.message)},
+        "message": {"text": step + clean(message_with_repeats(finding))},
+        "occurrenceCount": finding.count,
         "locations": [_location(finding, path)],
     }
     fixes = [_sarif_fix(remedy) for remedy in finding.remedies if remedy.edits]

@@ -18,6 +18,7 @@ from headway.output.display_text import clean
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 
 PROGRESS_DELAY_SECONDS = 1.0
@@ -100,6 +101,7 @@ class TerminalPage:
     def __init__(self, file: TextIO | None = None) -> None:
         self.console = _console(file or sys.stdout)
         self.width = min(self.console.width, WIDEST)
+        self._begun = False
         self._marks = MARKS if _can_show(self.console, "".join(MARKS.values())) else PLAIN_MARKS
 
     @property
@@ -126,15 +128,32 @@ class TerminalPage:
             printed = Text(first if number == 0 else margin, end="")
             printed.append_text(wrapped)
             printed.rstrip()
-            self.console.print(printed, soft_wrap=True)
+            self._print(printed)
+
+    def raw(self, *parts: StyledText) -> None:
+        """Print one line as it is, with its spaces: a line of source."""
+        from rich.text import Text
+
+        line = Text(end="")
+        for part in parts:
+            words, style = (part, "") if isinstance(part, str) else part
+            # `clean` makes one space of several control characters; indentation must stay.
+            line.append(clean(words), style=style)
+        line.rstrip()
+        self._print(line)
+
+    def _print(self, line: Text) -> None:
+        self._begun = True
+        self.console.print(line, soft_wrap=True)
 
     def can_show(self, text: str) -> bool:
         """Whether the terminal can encode these characters."""
         return _can_show(self.console, text)
 
     def gap(self) -> None:
-        """Print an empty line."""
-        self.console.print()
+        """Print an empty line, unless the page is still empty."""
+        if self._begun:
+            self.console.print()
 
     def next(self, command: str) -> None:
         """Print the last line: the next command, on one line however long."""

@@ -70,6 +70,8 @@ class ReportView(Protocol):
     @property
     def too_little(self) -> str: ...
     @property
+    def not_shown(self) -> str: ...
+    @property
     def notes(self) -> Sequence[str]: ...
     @property
     def runs(self) -> Sequence[RunLine]: ...
@@ -125,8 +127,10 @@ class Verdict:
 
 def verdict_of(report: ReportView) -> Verdict:
     """The verdict, in the words that every renderer uses."""
+    # One cause is one problem, however many symptoms it has.
+    problems = [cause.root for cause in report.causes] or report.findings
     counts = {
-        word: sum(item.severity == severity for item in report.findings)
+        word: sum(item.severity == severity for item in problems)
         for severity, word in ((Severity.ERROR, "error"), (Severity.WARNING, "warning"))
     }
     level = next((word for word, count in counts.items() if count), "")
@@ -163,6 +167,22 @@ def finding_title(finding: Finding) -> str:
     return f"{finding.code} {finding.name}"
 
 
+SHOWN_STEPS = 6
+"""Steps of a repeated finding that a line lists."""
+
+
+def repeats_text(finding: Finding) -> str:
+    """`4 times: steps 125, 325, 525, 725`; empty for a finding that occurred once."""
+    if finding.count < 2:
+        return ""
+    steps = [str(step) for step in finding.occurred_at]
+    listed = ", ".join(steps[:SHOWN_STEPS])
+    if finding.count > min(len(steps), SHOWN_STEPS):
+        last = finding.evidence.get("last_step")
+        listed += f", … {last}" if isinstance(last, int) else ", …"
+    return f"{finding.count} times: steps {listed}"
+
+
 def plural(count: int, word: str) -> str:
     """`1 error`, `2 errors`."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
@@ -175,11 +195,12 @@ def trial_text(remedy: Remedy) -> str:
     return f"tested on the failing step: {'cured' if remedy.cured else 'did not help'}"
 
 
-def format_where(where: Where) -> str:
+def format_where(where: Where, *, column: int | None = None) -> str:
     """The location of a finding as text; empty if nothing is known."""
     parts = []
     if where.file:
         line = f":{where.line}" if where.line else ""
+        line += f":{column}" if column and where.line else ""
         function = f" in {where.function}" if where.function else ""
         parts.append(f"{where.file}{line}{function}")
     if where.module:
@@ -276,19 +297,3 @@ def group_not_run(not_run: Iterable[NotRun]) -> list[tuple[str, list[str]]]:
     for item in not_run:
         by_reason.setdefault(item.reason, []).append(item.code)
     return sorted(by_reason.items(), key=lambda pair: -len(pair[1]))
-
-
-def summarize_not_run(not_run: Iterable[NotRun]) -> list[tuple[str, int]]:
-    """What the checks that did not run lack, the most frequent first."""
-    counts = Counter(_missing(item.reason) for item in not_run)
-    common = [(what, count) for what, count in counts.items() if what and count > 1]
-    return sorted(common, key=lambda pair: (-pair[1], pair[0]))[:3]
-
-
-def _missing(reason: str) -> str:
-    match = _NEEDS_ONE.match(reason) or _NEEDS_ALL.match(reason)
-    if match:
-        name = match["names"].split(", ")[0]
-        return "" if name in _OPTIONAL_SIGNALS or axis_of(name) else f"need {name}"
-    match = re.match(r"^no (.+) of the kind it needs$", reason)
-    return f"need {match[1]}" if match else ""

@@ -7,7 +7,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,8 @@ class CheckResult:
     """`inventory` and `memory`, if available."""
     error: BaseException | None = None
     """The exception of the script; None if it ended normally or was stopped by the check."""
+    limit: str = ""
+    """The limit that stopped it: `--max-steps`; empty if none did."""
     stopped: bool = False
     """Whether the check stopped it: enough steps, or the guard halted the training."""
     interrupted: bool = False
@@ -93,6 +95,8 @@ class CheckOptions:
 
     max_steps: int | None = 3
     max_seconds: float | None = None
+    warm_seconds: float | None = None
+    """Budget for the steps after the first one."""
     max_norm: float | None = None
     amp_dtype: str | None = None
     """`bf16` or `fp16`: run under autocast; `none`: disable the autocast of the script."""
@@ -129,6 +133,7 @@ def run_check(
         snapshots=Snapshots(every=0, on_disk=0, on_signal=False),
         max_steps=how.max_steps,
         max_seconds=how.max_seconds,
+        warm_seconds=how.warm_seconds,
         trained=how.trained,
     )
     ended = _Ending()
@@ -161,14 +166,38 @@ def run_check(
             "the training could not be guarded: the checks use the data of the observers only"
         )
     steps = max(launch.steps.values(), default=0) + max(launch.skipped.values(), default=0)
+    report = Report.from_engine(recorder.engine, command=command, notes=notes)
     return CheckResult(
-        report=Report.from_engine(recorder.engine, command=command, notes=notes),
+        report=replace(
+            report,
+            looked_at=_count_steps(steps),
+            not_shown=_not_shown(steps),
+            too_little="" if steps else "no optimizer step was made",
+        ),
         steps=steps,
+        limit=launch.limit,
         tables=tables.found,
         error=ended.error,
         stopped=launch.enough or ended.halted,
         interrupted=ended.interrupted is not None,
         unreached=None if steps else explain_no_step(launch, ended.error or ended.interrupted),
+    )
+
+
+FEW_STEPS = 300
+"""Fewer steps cannot show what develops slowly."""
+
+
+def _count_steps(steps: int) -> str:
+    return "1 step" if steps == 1 else f"{steps} steps"
+
+
+def _not_shown(steps: int) -> str:
+    if steps >= FEW_STEPS:
+        return ""
+    return (
+        f"{_count_steps(steps).capitalize()} cannot show what develops over hundreds of steps: a "
+        "stall, growing memory, a collapsed schedule, label noise."
     )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headway.core.bound import LARGEST
 from headway.core.incident_events import INCIDENT
-from headway.core.numbers import encode_numbers
+from headway.core.numbers import encode_numbers, ordinal
 from headway.explain import explanation as wording
 from headway.explain.explanation import Explanation, Origin, Trial
 from headway.explain.failing_step import FailingStep, SampleNames
@@ -202,8 +202,11 @@ class RerunResults:
         self.found.append(explanation)
         if self.captured:
             return
-        self._record(explanation, "why: %s", explanation.summary)
-        self._write_incident(bad, explanation)
+        same = [item for item in self.found[:-1] if _same_cause(item, explanation)]
+        # The first in full, repeats as a reference to it.
+        why = f"as at step {same[0].step} ({ordinal(len(same) + 1)} time)" if same else ""
+        self._record(explanation, "why: %s", why or explanation.summary)
+        self._write_incident(bad, explanation, repeat=bool(same))
         if self._policy.cure == "apply":
             self._apply(bad, found)
 
@@ -263,7 +266,9 @@ class RerunResults:
         if self._host.agreement.rank == 0:
             logger.warning("headway: step %s: " + message, explanation.step, *values)
 
-    def _write_incident(self, bad: BadStep, explanation: Explanation) -> None:
+    def _write_incident(
+        self, bad: BadStep, explanation: Explanation, *, repeat: bool = False
+    ) -> None:
         """Write an incident file, on the rank where the bad values came from."""
         folder = self._host.run_dir
         rank = 0 if self._host.rerun_group is None else self._host.agreement.rank
@@ -288,6 +293,8 @@ class RerunResults:
             reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
             self._notices.once("incident-disk", f"cannot write the incident: {reason}")
             return
+        if repeat:
+            return  # the command for the first one is on the screen
         next_ = "next: headway replay" if bad.batches else "incident written to"
         logger.warning("headway: step %s: %s %s", bad.step, next_, written)
 
@@ -300,3 +307,15 @@ class RerunResults:
                 self._host.record_event(bad.step, "cure", cure)
                 logger.warning("headway: step %s: applied: %s", bad.step, remedy.text)
                 return
+
+
+def _same_cause(one: Explanation, other: Explanation) -> bool:
+    """Whether two bad steps have one cause: the same line and op, or the same data-set samples."""
+    if one.nature != other.nature or one.guilt != other.guilt:
+        return False
+    if one.samples or other.samples:
+        return one.samples == other.samples
+    first, second = one.origin, other.origin
+    if first is None or second is None:
+        return False
+    return (first.op, first.module, first.place) == (second.op, second.module, second.place)

@@ -44,9 +44,7 @@ class LocalGradients:
     def piece(self, gradients: Tensor) -> None:
         """Some local gradients are about to be reduced."""
         values = gradients.coalesce().values() if gradients.is_sparse else gradients
-        # torch refuses to narrow float64 in the reduction itself.
-        wide = None if values.dtype is torch.float64 else torch.float32
-        norm = torch.linalg.vector_norm(values.detach(), dtype=wide).float()
+        norm = torch.linalg.vector_norm(values.detach(), dtype=torch.float32)
         if self.aside is not None:
             self.aside.append(norm)
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -62,9 +63,11 @@ class ScriptLauncher:
         snapshots: Snapshots | None = None,
         max_steps: int | None = None,
         max_seconds: float | None = None,
+        warm_seconds: float | None = None,
         trained: tuple[nn.Module, Optimizer] | None = None,
     ) -> None:
-        """Raises EnoughSteps after `max_steps` steps of one optimizer, or `max_seconds`.
+        """Raises EnoughSteps after `max_steps` steps of one optimizer, after `max_seconds`, or at
+        the first step that ends `warm_seconds` after the first one.
 
         `trained`: the model and its optimizer, if they are known.
         """
@@ -78,6 +81,8 @@ class ScriptLauncher:
         """Number of steps that a GradScaler skipped, likewise."""
         self.backwards = 0
         self.enough = False
+        self.limit = ""
+        """The limit that stopped the script, for people; empty if none did."""
         self.unwatched = False
         """Whether no guard could be created."""
         self.on_guard: list[Callable[[ScriptGuard], None]] = []
@@ -99,6 +104,8 @@ class ScriptLauncher:
         self._snapshots = snapshots
         self._max_steps = max_steps
         self._max_seconds = max_seconds
+        self._warm_seconds = warm_seconds
+        self._warm_since: float | None = None
         self._trained = trained
         self.tracer = StepTracer(shared=True)
         """Traces steps as they run; every guard of this launch uses it."""
@@ -265,12 +272,25 @@ class ScriptLauncher:
     def _stop_if_enough(self, optimizer: Optimizer) -> None:
         made = self.steps.get(id(optimizer), 0) + self.skipped.get(id(optimizer), 0)
         if self._max_steps is not None and made >= self._max_steps:
+            self.limit = "--max-steps"
+        elif self._warm_seconds is not None and self._is_time_over():
+            self.limit = f"{self._warm_seconds:g} s of steps"
+        if self.limit:
             if self.guard is not None:
                 self.guard.rerun_last_step(current_frame(1))
             self._stop()
 
+    def _is_time_over(self) -> bool:
+        """Whether the budget is spent; the first step, which warms up, does not count."""
+        now = time.monotonic()
+        if self._warm_since is None:
+            self._warm_since = now
+        assert self._warm_seconds is not None
+        return now - self._warm_since >= self._warm_seconds
+
     def _stop(self, *_: Any) -> NoReturn:
         self.enough = True
+        self.limit = self.limit or "--max-seconds"
         raise EnoughSteps
 
     def _limit_time(self) -> None:
