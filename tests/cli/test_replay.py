@@ -16,6 +16,8 @@ from click.testing import CliRunner, Result
 
 from headway.cli.main import cli
 from headway.explain.incident_file import incident_folder
+from headway.explain.incident_file.contents import write_index
+from headway.torch_adapters.nested_state import compute_seal
 
 SCRIPT = """
 import sys
@@ -402,3 +404,17 @@ def test_from_another_folder(replay: Replay, broken: Path, tmp_path: Path) -> No
     result = replay(incident, cwd=tmp_path)
     assert result.exit_code == 1, result.stderr
     assert os.listdir(tmp_path) == []
+
+
+def test_a_random_state_that_is_none(replay: Replay, broken: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(broken.parent / INCIDENT, copy)
+    torch.save({"python": "nonsense", "torch": torch.zeros(3)}, copy / "rng.pt")
+    index = json.loads((copy / "incident.json").read_text())
+    del index["seal"]
+    index["files"]["rng.pt"] = compute_seal(copy / "rng.pt")
+    write_index(copy / "incident.json", index)
+    result = replay(copy)
+    assert result.exit_code == 2
+    assert "is not the state of random number generators" in result.stderr
+    assert result.stderr.count("\n") == 1

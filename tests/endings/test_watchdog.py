@@ -29,6 +29,7 @@ class Clockwork:
 
     token: Hashable = 0
     steps: int = 100
+    first: int = 100
     looping: bool = True
     busy: bool = False
     now: float = 1000.0
@@ -38,9 +39,10 @@ class Clockwork:
         run = WatchedRun(
             progress=lambda: self.token,
             step=lambda: self.steps,
+            made=lambda: self.steps - self.first,
             in_loop=lambda: self.looping,
             event=lambda step, kind, data: self.events.append((kind, data)),
-            flush=lambda: None,
+            end=lambda status: self.events.append(("end", {"exit": status})),
         )
         found = Watchdog(run, notices=Notices(), **more)
         for _ in range(5):
@@ -144,8 +146,8 @@ def test_the_time_of_a_suspended_process_does_not_count(
 def test_before_the_third_step_there_is_no_usual_pause(
     run: Clockwork, standing: Callable[[], int]
 ) -> None:
-    dog = Watchdog(run.watch()._run, notices=Notices())
-    dog.follow(standing())
+    dog = watched(run, standing())
+    run.first = run.steps - 2  # resumed two steps ago
     run.pass_time(dog, 200)
     assert run.kinds == []
     run.pass_time(dog, 200)
@@ -180,7 +182,8 @@ def test_hang_timeout_ends_the_process(
     assert left == []
     run.pass_time(dog, 2)
     assert left[0] == watchdog.HUNG_STATUS
-    assert run.events[-1][1]["timed_out"] is True
+    assert run.kinds[:3] == ["hang", "hang", "end"]
+    assert run.events[1][1]["timed_out"] is True
 
 
 def test_a_rank_that_works_excuses_the_one_that_waits(

@@ -162,7 +162,11 @@ def train(
     return [p.detach() for p in model.parameters()], losses, guard
 
 
-@pytest.mark.parametrize("case", CASES)
+SLOW = ("mlp-sum", "cnn", "lstm", "own-sum")
+EACH = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in CASES]
+
+
+@pytest.mark.parametrize("case", EACH)
 def test_a_healthy_run_is_bit_identical(case: str) -> None:
     plain, with_option = train(case, None), train(case, Policy(on_oom="split"))
     assert plain[1] == with_option[1]
@@ -170,7 +174,7 @@ def test_a_healthy_run_is_bit_identical(case: str) -> None:
 
 
 @pytest.mark.parametrize(("where", "rows"), [("forward", 10), ("backward", 3)])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", EACH)
 def test_pieces_give_the_gradient_of_the_whole_batch(case: str, where: str, rows: int) -> None:
     plain = train(case, None)
     split = train(
@@ -223,6 +227,58 @@ def test_what_cannot_be_split_is_skipped(
     assert finding.evidence["action"] == "skip"
     assert reason in finding.evidence["why"]
     assert str(finding.severity) == "warning"
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_every_step_that_cannot_be_split_is_skipped(where: str) -> None:
+    model = Mlp(norm=lambda: nn.BatchNorm1d(16))
+    limit_rows(model.norm if where == "forward" else model.inner, **{where: 10})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    guard = Guard(model, optimizer, policy=Policy(on_oom="split"))
+    moved = []
+    for x in guard([torch.randn(n, 6) for n in (8, 20, 20, 8)]):
+        before = model.outer.weight.detach().clone()
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        moved.append(not torch.equal(before, model.outer.weight))
+    guard.close()
+    assert moved == [True, False, False, True]
+
+
+def test_a_model_of_transformers_is_split() -> None:
+    transformers = pytest.importorskip("transformers")
+    gradients = []
+    for limit in (10**6, 3):
+        torch.manual_seed(0)
+        config = transformers.GPT2Config(
+            n_layer=2,
+            n_head=2,
+            n_embd=16,
+            vocab_size=50,
+            n_positions=16,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+        model = transformers.GPT2LMHeadModel(config).double()
+        limit_rows(model.transformer.h[1].mlp, backward=limit)
+        ids = torch.randint(0, 50, (8, 9), generator=torch.Generator().manual_seed(0))
+        labels = ids.clone()
+        for row in range(8):
+            labels[row, : row % 5] = -100  # the loss is a mean over the labels that count
+        with Guard(
+            model, torch.optim.SGD(model.parameters()), policy=Policy(on_oom="split")
+        ) as guard:
+            out = model(input_ids=ids, labels=labels)
+            out.loss.backward()
+        assert bool(guard.findings) == (limit == 3)
+        gradients.append([p.grad for p in model.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        # transformers computes the loss in float32
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-7)
 
 
 def test_dropout_is_split_from_the_next_batch_on() -> None:

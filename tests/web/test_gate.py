@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.report_runs import sick_records, write
-from support.serving import Served, serving
+from support.serving import PATIENCE, Served, serving
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
+
+MAX_LISTENERS = 100
 
 SECRET = "a secret that lies outside"
 
@@ -189,3 +193,45 @@ def test_asking_writes_nothing(tmp_path: Path) -> None:
         for part in ("", "/charts", "/layers", "/charts?from=10&to=20&points=100"):
             assert up.ask(f"/api/runs/{run['id']}{part}").status == 200
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def connections(served: Served, count: int, request: bytes) -> list[socket.socket]:
+    """That many connections, each with this much of a request."""
+    made = []
+    for _ in range(count):
+        one = socket.create_connection(("127.0.0.1", served.port), timeout=PATIENCE)
+        one.sendall(request)
+        made.append(one)
+    return made
+
+
+def test_half_sent_requests_take_no_place_from_others(served: Served) -> None:
+    served.enter()
+    half = connections(served, 500, b"GET / HTTP/1.1\r\nHost: x\r\n")
+    try:
+        assert served.ask("/api/runs").status == 200
+    finally:
+        for one in half:
+            one.close()
+
+
+def test_the_limit_of_open_pages_holds(served: Served) -> None:
+    served.enter()
+    request = f"GET /api/events HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\nCookie: "
+    pages = connections(served, 300, f"{request}{served.cookie}\r\n\r\n".encode())
+    try:
+        answers = [one.recv(64).split(b" ")[1] for one in pages]
+        assert answers.count(b"200") <= MAX_LISTENERS
+        assert set(answers) == {b"200", b"503"}
+        assert served.ask("/api/runs").status == 200
+    finally:
+        for one in pages:
+            one.close()
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:  # their places are free again
+        (page,) = connections(served, 1, f"{request}{served.cookie}\r\n\r\n".encode())
+        with page:
+            if page.recv(64).split(b" ")[1] == b"200":
+                return
+        time.sleep(0.1)
+    pytest.fail("no place became free")

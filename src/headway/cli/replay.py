@@ -176,6 +176,7 @@ def _require_data(capsule: IncidentFolder) -> None:
     if not capsule.has_batch:
         why = next((item.why for item in capsule.left_out if item.what == "the data"), "unknown")
         raise UsageError(f"{capsule.folder} contains no batch to replay ({why}); see its README.md")
+    capsule.rng()  # raises if it is damaged, before the script runs
 
 
 def _require_verdict(done: ReplayCommandResult) -> None:

@@ -192,14 +192,14 @@ class Recorder:
             event = EventRecord(self._segment, self._next(), step, kind, data, rank=self._rank)
             self._emit(event, now=True)
 
-    def event_from_thread(self, step: int, kind: str, data: Mapping[str, Any]) -> None:
-        """Record an event from another thread than the one that trains.
+    def from_thread(self, work: Callable[[], None]) -> None:
+        """Record from another thread than the one that trains: `work` calls methods of this.
 
-        Not recorded where the training thread hangs within a write to the run directory.
+        Nothing is recorded where the training thread hangs within a write to the run directory.
         """
         if self._lock.acquire(timeout=LOCK_SECONDS):
             try:
-                self.event(step, kind, data)
+                work()
             finally:
                 self._lock.release()
 

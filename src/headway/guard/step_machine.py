@@ -129,6 +129,7 @@ class StepMachine:
         self._batches: deque[RecordedBatch] = deque(maxlen=MAX_BATCHES)
         self.recent: deque[Any] = deque(maxlen=RECENT_BATCHES)
         """The last batches that are on the host, to explain an error of the device."""
+        self._keeps_recent: bool | None = None
         self._components: dict[str, Tensor] = {}
         self._component_names: set[str] = set()
 
@@ -192,7 +193,10 @@ class StepMachine:
         position = self._batches[-1].position + 1 if self._batches else 0
         kept = RecordedBatch(batch, origin, position, run=run)
         self._batches.append(kept)
-        if torch.cuda.is_initialized() and nonfinite_scan.is_on_host(batch):
+        if self._keeps_recent is None:
+            on_host = torch.cuda.is_initialized() and nonfinite_scan.is_on_host(batch)
+            self._keeps_recent = on_host
+        if self._keeps_recent:
             self.recent.append(batch)
         if self._rerun.rng_before is None:
             samples = nonfinite_scan.batch_size(batch) or 0
@@ -371,7 +375,7 @@ class StepMachine:
 
     def count_from(self, step: int) -> None:
         """Set the number of the next step."""
-        self.counter.made = step
+        self.counter.made = self.counter.first = step
         self._stepped.clear()
 
     def _lags(self) -> bool:

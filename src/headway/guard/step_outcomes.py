@@ -30,10 +30,12 @@ RESCAN_INTERVAL = 10
 class StepCounter:
     """How many steps were made."""
 
-    __slots__ = ("made",)
+    __slots__ = ("first", "made")
 
     def __init__(self) -> None:
         self.made = 0
+        self.first = 0
+        """The number at which this process began: not 0 after a resume."""
 
     @property
     def current(self) -> int:

@@ -44,7 +44,9 @@ class LocalGradients:
     def piece(self, gradients: Tensor) -> None:
         """Some local gradients are about to be reduced."""
         values = gradients.coalesce().values() if gradients.is_sparse else gradients
-        norm = torch.linalg.vector_norm(values.detach(), dtype=torch.float32)
+        # torch refuses to narrow float64 in the reduction itself.
+        wide = None if values.dtype is torch.float64 else torch.float32
+        norm = torch.linalg.vector_norm(values.detach(), dtype=wide).float()
         if self.aside is not None:
             self.aside.append(norm)
             return

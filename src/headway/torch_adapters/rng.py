@@ -115,6 +115,18 @@ def capture() -> dict[str, Any]:
     return state
 
 
+def is_valid_state(state: Any) -> bool:
+    """Whether a state, perhaps from a file, can be restored; the generators stay as they are."""
+    now = capture()
+    try:
+        restore(state)
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, OverflowError):
+        return False
+    finally:
+        restore(now)
+    return True
+
+
 def restore(state: dict[str, Any]) -> None:
     """Let every generator go on from a captured state."""
     version, internal, gauss = state["python"]

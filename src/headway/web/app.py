@@ -17,6 +17,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from headway.output.display_text import make_path_shortener
 from headway.rundir.timeline import MAX_X
@@ -72,29 +73,31 @@ class ChangeBroadcaster:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._wake)
 
-    @property
-    def full(self) -> bool:
-        """Whether the maximum number of listeners is reached."""
-        return len(self._listeners) >= MAX_LISTENERS
-
-    async def listen(self) -> AsyncIterator[set[str]]:
-        """Yields sets of changed runs; an empty set is a keep-alive."""
+    def join(self) -> BrowserListener | None:
+        """A new listener, which has its place from now on; None if there are too many."""
+        if len(self._listeners) >= MAX_LISTENERS:
+            return None
         listener = BrowserListener()
         self._listeners.add(listener)
-        try:
-            while not self._closing:
-                try:
-                    await asyncio.wait_for(listener.woken.wait(), KEEPALIVE_SECONDS)
-                except (TimeoutError, asyncio.TimeoutError):  # the same class from Python 3.11 on
-                    yield set()
-                    continue
-                listener.woken.clear()
-                changed, listener.changed = listener.changed, set()
-                if changed:
-                    yield changed
-                await asyncio.sleep(MIN_MESSAGE_INTERVAL)
-        finally:
-            self._listeners.discard(listener)
+        return listener
+
+    def leave(self, listener: BrowserListener) -> None:
+        """Give up a listener's place."""
+        self._listeners.discard(listener)
+
+    async def changes(self, listener: BrowserListener) -> AsyncIterator[set[str]]:
+        """Yields sets of changed runs; an empty set is a keep-alive."""
+        while not self._closing:
+            try:
+                await asyncio.wait_for(listener.woken.wait(), KEEPALIVE_SECONDS)
+            except (TimeoutError, asyncio.TimeoutError):  # the same class from Python 3.11 on
+                yield set()
+                continue
+            listener.woken.clear()
+            changed, listener.changed = listener.changed, set()
+            if changed:
+                yield changed
+            await asyncio.sleep(MIN_MESSAGE_INTERVAL)
 
     def _spread(self, key: str) -> None:
         for listener in self._listeners:
@@ -262,13 +265,14 @@ class WebApp:
     async def _events(self, request: Request) -> Response:
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
-        if self.hub.full:
+        listener = self.hub.join()
+        if listener is None:
             return PlainTextResponse("Too many open pages.\n", 503)
-        return StreamingResponse(self._stream(), media_type="text/event-stream")
+        return _EventStream(self._stream(listener), lambda: self.hub.leave(listener))
 
-    async def _stream(self) -> AsyncIterator[str]:
+    async def _stream(self, listener: BrowserListener) -> AsyncIterator[str]:
         yield "retry: 2000\nevent: hello\ndata: {}\n\n"
-        async for changed in self.hub.listen():
+        async for changed in self.hub.changes(listener):
             if not changed:
                 yield ": still here\n\n"
                 continue
@@ -284,6 +288,20 @@ class WebApp:
 
     def _run(self, request: Request) -> AnyRun | None:
         return self.run_index.get(request.path_params["key"])
+
+
+class _EventStream(StreamingResponse):
+    """Calls `done` when the client is gone, also if it left before the first event."""
+
+    def __init__(self, events: AsyncIterator[str], done: Callable[[], None]) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._done = done
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._done()
 
 
 def _not_found() -> Response:

@@ -2,18 +2,58 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import ClassVar
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headway.errors import UsageError
 from headway.web.access import LOOPBACK, AccessMiddleware, ServedFolder, is_loopback
 from headway.web.app import WebApp
+
+MAX_CONNECTIONS = 400
+MAX_WAITING = 200
+"""Connections that have not sent a whole request; a newer one takes the place of the oldest."""
+MAX_REQUEST_SECONDS = 10.0
+"""Time for a client to send the head of its request."""
+
+
+class LimitedProtocol(H11Protocol):
+    """Closes a connection that does not send its request, so that it takes no place from others."""
+
+    _waiting: ClassVar[dict[LimitedProtocol, asyncio.TimerHandle]] = {}
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self._waiting) >= MAX_WAITING:
+            next(iter(self._waiting)).give_up()
+        self._waiting[self] = self.loop.call_later(MAX_REQUEST_SECONDS, self.give_up)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None:
+            self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def give_up(self) -> None:
+        """Close the connection: the client has not sent a whole request."""
+        self._stop_waiting()
+        self.transport.abort()
+
+    def _stop_waiting(self) -> None:
+        timer = self._waiting.pop(self, None)
+        if timer is not None:
+            timer.cancel()
 
 
 class _Server(uvicorn.Server):
@@ -63,7 +103,8 @@ def serve(
         ws="none",
         timeout_graceful_shutdown=2,
         timeout_keep_alive=30,
-        limit_concurrency=400,
+        limit_concurrency=MAX_CONNECTIONS,
+        http=LimitedProtocol,
     )
     actual = listening.getsockname()[1]
     shown = f"[{host}]" if ":" in host else host
@@ -83,7 +124,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listening = socket.socket(family, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-        listening.listen(128)
+        listening.listen(1024)
     except (OSError, OverflowError, UnicodeError) as error:
         if listening is not None:
             listening.close()

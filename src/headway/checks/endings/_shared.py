@@ -44,7 +44,7 @@ def remedies_of(facts: OutOfMemoryFacts, record: EventRecord) -> list[Remedy | s
         found.append(
             Remedy("Use an optimizer with smaller states (SGD, Adafactor), or shard them (FSDP).")
         )
-    in_model = facts.phase in ("forward", "backward")
+    in_model = facts.rows is not None or facts.phase == "backward"
     if in_model and facts.action is None and not any("on_oom" in item.text for item in found):
         found.append(
             Remedy(

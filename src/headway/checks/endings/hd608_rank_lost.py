@@ -86,8 +86,8 @@ class RankLost(Check):
         """The ranks that another rank has lost, with the reason it knew."""
         self.victims: dict[int, dict[str, Any]] = {}
         """The ranks that lost another one: where, and what torch said."""
-        self.ended: dict[int, tuple[int, bool]] = {}
-        """Steps of every rank that recorded its end, and whether it finished."""
+        self.ended: dict[int, tuple[int, str]] = {}
+        """Steps and status of every rank that recorded its end."""
         self.uneven = False
         self.segment = -1
         self.moment: Moment | None = None
@@ -106,8 +106,8 @@ class RankLost(Check):
         self.seen.add(rank)
         if kind == END:
             facts = EndFacts.of_event(record)
-            finished = facts.status in (None, "finished")
-            self.ended[rank] = (facts.steps if facts.steps is not None else record.step, finished)
+            steps = facts.steps if facts.steps is not None else record.step
+            self.ended[rank] = (steps, facts.status or "finished")
         elif kind == RANK_LOST:
             lost = RankLostFacts.of_event(record)
             self.victims[rank] = {"error": lost.error, "place": record.data.get("place") or {}}
@@ -146,23 +146,24 @@ class RankLost(Check):
             own = {rank: why for rank, why in failed.items() if rank not in self.victims}
             named = {rank: why for rank, why in self.lost.items() if rank not in self.victims}
             return {**named, **own} or self._silent() or self._early()
-        finished = [rank for rank, (_, well) in self.ended.items() if well]
+        finished = [rank for rank, (_, status) in self.ended.items() if status == "finished"]
         if failed and not finished and len(failed) < size and len(self.seen) > 1:
             return failed
         return {} if failed else self._silent() or self._early()
 
     def _silent(self) -> dict[int, str]:
-        """Ranks without a record of their end, where others have one."""
-        if not self.ended:
-            return {}
+        """Ranks without a record of their end, where others ended by themselves."""
+        if all(status == "interrupted" for _, status in self.ended.values()):
+            return {}  # whoever stopped the run may have killed them
         why = "left no record of its end"
         return {rank: why for rank in self.seen if rank not in self.ended}
 
     def _early(self) -> dict[int, str]:
-        """Ranks that made fewer steps than the others."""
+        """Ranks that finished after fewer steps than the others."""
         steps = {rank: count for rank, (count, _) in self.ended.items()}
-        if self.uneven or len(set(steps.values())) < 2:
-            return {}
+        stopped = any(status != "finished" for _, status in self.ended.values())
+        if self.uneven or len(set(steps.values())) < 2 or (stopped and not self.victims):
+            return {}  # ranks that are stopped from outside stop at different steps
         most = max(steps.values())
         return {
             rank: f"stopped after {count} steps, {most - count} before the others"
@@ -171,7 +172,7 @@ class RankLost(Check):
         }
 
     def _steps(self, rank: int) -> int:
-        known = self.ended.get(rank) or max(self.ended.values(), default=(0, True))
+        known = self.ended.get(rank) or max(self.ended.values(), default=(0, ""))
         return known[0]
 
     def _message(self, lost: Mapping[int, str], first: int) -> str:

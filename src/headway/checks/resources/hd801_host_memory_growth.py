@@ -48,7 +48,7 @@ class HostMemoryGrowth(MemoryGrowthCheck):
     severity = Severity.ERROR
     summary = "memory of the process and its workers rises without a plateau"
     needs = Needs(signals=("host_rss_bytes",), kinds=(StepRecord, EventRecord))
-    explains = ("HD804",)
+    explains = ("HD804", "HD809")
 
     memory = "host memory"
     unknown = "every step retains memory"

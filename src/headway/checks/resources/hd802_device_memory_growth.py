@@ -45,7 +45,7 @@ class DeviceMemoryGrowth(MemoryGrowthCheck):
     severity = Severity.ERROR
     summary = "memory allocated on the device rises without a plateau"
     needs = Needs(signals=("device_allocated_bytes",), kinds=(StepRecord, EventRecord))
-    explains = ()
+    explains = ("HD808",)
 
     memory = "allocated device memory"
     unknown = "tensors outlive their step"

@@ -59,7 +59,7 @@ class RetainedGraph(Check):
     severity = Severity.ERROR
     summary = "tensors are kept with their autograd graphs; names the line that created them"
     needs = Needs(signals=(SIGNAL,), kinds=(StepRecord, EventRecord))
-    explains = ("HD801", "HD802", "HD804")
+    explains = ("HD801", "HD802", "HD804", "HD808", "HD809")
 
     @dataclass(frozen=True)
     class Limits:

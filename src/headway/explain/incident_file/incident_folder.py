@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from headway.core.numbers import decode_number, decode_numbers, encode_numbers
 from headway.errors import UnreadableInput
@@ -36,6 +36,7 @@ from headway.explain.incident_file.contents import (
 from headway.explain.incident_file.incident_readme import render_readme
 from headway.explain.incident_file.packing import Packed
 from headway.torch_adapters import nested_state
+from headway.torch_adapters.rng import is_valid_state
 
 SCHEMA = 1
 INDEX, PAGE = "incident.json", "README.md"
@@ -103,7 +104,13 @@ class IncidentFolder:
 
     def rng(self) -> dict[str, Any] | None:
         """The random state before the step; None if not stored."""
-        return self._load(RNG) if self.has_rng else None
+        state = self._load(RNG) if self.has_rng else None
+        if state is not None and not is_valid_state(state):
+            raise UnreadableInput(
+                f"{self.folder / RNG} is not the state of random number generators: the incident "
+                "is damaged and cannot be replayed"
+            )
+        return cast("dict[str, Any] | None", state)
 
     def _packed(self) -> list[Packed]:
         if not self.has_batch:

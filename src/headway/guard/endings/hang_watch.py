@@ -32,6 +32,10 @@ def watch_session(session: Session, notices: Notices) -> Watchdog:
         known = here()
         return 0 if known is None else known.steps
 
+    def made() -> int:
+        known = here()
+        return 0 if known is None else known.counter.made - known.counter.first
+
     def in_loop() -> bool:
         known = here()
         return known is not None and known.recovery.data_position.in_pass
@@ -39,12 +43,13 @@ def watch_session(session: Session, notices: Notices) -> Watchdog:
     def event(at: int, kind: str, data: Mapping[str, Any]) -> None:
         known = here()
         if known is not None:
-            known.recorder.event_from_thread(at, kind, data)
+            known.recorder.from_thread(partial(known.recorder.event, at, kind, data))
 
-    def flush() -> None:
+    def end(exit_status: int) -> None:
         known = here()
         if known is not None:
-            known.recorder.flush()
+            known.recorder.ending.status, known.recorder.ending.exit = "failed", exit_status
+            known.recorder.from_thread(partial(known.recorder.end, known.steps))
 
     ranks, folder = session.ranks, session.run_dir
     rank = rank_group.own_rank() if ranks is None else ranks.rank
@@ -53,7 +58,7 @@ def watch_session(session: Session, notices: Notices) -> Watchdog:
     if folder is not None and size > 1:
         board = RankBoard(folder, session.recorder.segment, rank, size)
     found = Watchdog(
-        WatchedRun(progress, step, in_loop, event, flush),
+        WatchedRun(progress, step, made, in_loop, event, end),
         notices=notices,
         rank=rank,
         size=size,

@@ -65,10 +65,14 @@ class WatchedRun:
     progress: Callable[[], Hashable]
     """A value that changes with every batch, backward pass and step; None: the run is gone."""
     step: Callable[[], int]
+    made: Callable[[], int]
+    """Number of steps that this process has made; after a resume less than `step`."""
     in_loop: Callable[[], bool]
     """Whether the training loop may be running."""
     event: Callable[[int, str, Mapping[str, Any]], None]
-    flush: Callable[[], None]
+    """Writes an event to disk."""
+    end: Callable[[int], None]
+    """Records that the run failed, with the exit status that the process will have."""
 
 
 class Watchdog:
@@ -106,7 +110,6 @@ class Watchdog:
         self._found: dict[str, Any] | None = None
         """The hang that all ranks know of."""
         self._reported = False
-        self._first_step: int | None = None
         self.why = ""
         """Why this rank fails, if it does."""
         self.victim = False
@@ -143,7 +146,7 @@ class Watchdog:
     @property
     def limit_s(self) -> float:
         """Seconds without progress from which on the run hangs."""
-        if self._first_step is None or self._run.step() - self._first_step < FIRST_STEPS:
+        if self._run.made() < FIRST_STEPS:
             return FIRST_S
         least = UNHEARD_S if self._several and self.board is None else LEAST_S
         return max(least, PAUSES * self._longest + LEAST_S / 2)
@@ -168,24 +171,22 @@ class Watchdog:
         now = time.monotonic()
         # A process that was suspended does not count the time: nobody could have made progress.
         passed, self._last_look = min(now - self._last_look, 2 * LOOK_S), now
-        if self._first_step is None:
-            self._first_step = self._run.step()
         stack = read_stack_of(self._ident)
         if self._sampled is not None:
             self._sampled(stack)
         if token != self._token:
             self._token = token
-            self._progressed(passed)
+            self._progressed()
         else:
             self._wait(passed, stack)
         if self.board is not None:
             self._serve_board(self.board)
         return True
 
-    def _progressed(self, passed: float) -> None:
+    def _progressed(self) -> None:
         if self._reported:
             self._over()
-        if self._run.step() - (self._first_step or 0) >= FIRST_STEPS:
+        if self._run.made() >= FIRST_STEPS:
             self._longest = max(self._longest, self._idle)
         self._idle = self._waited = 0.0
         self._found, self._reported = None, False
@@ -297,7 +298,6 @@ class Watchdog:
                 (item for item in found["ranks"] if item["rank"] == self.rank), {}
             )
             self._run.event(step, RANK_LOST, {"lost": lost, "place": own.get("place", {})})
-        self._run.flush()
         logger.log(
             logging.WARNING,
             "headway: no progress for %.0f s (longest pause before: %.0f s): %s",
@@ -319,7 +319,8 @@ class Watchdog:
         if found.get("reporter", self.rank) == self.rank:
             still = {**found, "idle_s": round(self._idle, 1), "timed_out": True}
             self._run.event(self._run.step(), HANG, still)
-        self._run.flush()
+        self.why = f"was ended by hang_timeout ({self._idle:.0f} s without progress)"
+        self._run.end(HUNG_STATUS)
         logger.warning(
             "headway: no progress for %.0f s (hang_timeout %g s): rank %d exits with status %d",
             self._idle,
@@ -327,9 +328,6 @@ class Watchdog:
             self.rank,
             HUNG_STATUS,
         )
-        if self.board is not None:
-            why = f"was ended by hang_timeout after {self._idle:.0f} s without progress"
-            self.board.announce(ENDED, step=self._run.step(), why=why)
         os._exit(HUNG_STATUS)
 
 

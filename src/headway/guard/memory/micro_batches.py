@@ -33,6 +33,8 @@ TOLERANCES = {torch.float64: 1e-9, torch.float32: 2e-3}
 HALF_TOLERANCE = 3e-2
 LOSS_SHARE = 0.1
 """The same for a loss, as a share of it: reductions may differ by little."""
+CLEARLY, ROUNDING = 10.0, 1e-6
+"""Another reduction must be wrong by so many times the error of the best, and by more than this."""
 IGNORED = -100
 """The label that `cross_entropy` leaves out by default."""
 
@@ -223,17 +225,33 @@ def _compare(
         if all(map(_alike, leaves, nested_leaves(join(results, counts, None)))):
             return None
         raise CannotSplit("the output of a sample depends on the other samples of the batch")
-    fitting = []
+    errors: dict[Reduction, float] = {}
     for reduction in REDUCTIONS:
         weights = reduction.weights(parts)
-        if any(weights) and all(map(_alike, leaves, nested_leaves(join(results, counts, weights)))):
-            fitting.append(reduction)
-    if not fitting:
+        if any(weights):
+            joined = nested_leaves(join(results, counts, weights))
+            if all(map(_alike, leaves, joined)):
+                errors[reduction] = max(map(_loss_error, leaves, joined))
+    if not errors:
         raise CannotSplit("its loss over a batch is neither the mean nor the sum over its parts")
+    best = min(errors, key=lambda reduction: errors[reduction])
     halves = call.parts(2)
-    if len({tuple(reduction.weights(halves)) for reduction in fitting}) > 1:
+    # The losses of an untrained model are nearly equal: only the exact reduction gives the digits.
+    rivals = [
+        reduction
+        for reduction, error in errors.items()
+        if error <= max(CLEARLY * errors[best], ROUNDING)
+        and reduction.weights(halves) != best.weights(halves)
+    ]
+    if rivals:
         raise CannotSplit("its first rows do not show how its loss is reduced")
-    return fitting[0]
+    return best
+
+
+def _loss_error(one: Any, other: Any) -> float:
+    if not _is_tensor(one) or one.numel() != 1:
+        return 0.0
+    return abs(float(one) - float(other)) / max(abs(float(one)), 1e-6)
 
 
 def _alike(one: Any, other: Any) -> bool:

@@ -68,9 +68,17 @@ _apply: Any = Boundary.apply
 
 
 def bind(graph: CallGraph, result: Any) -> Any:
-    """The result of a call with its outputs cut off from their own graph."""
+    """The result of a call with its outputs cut off from their own graph.
+
+    Caches for generation are left out: their tensors would keep the graph alive.
+    """
     bound = dict(zip(graph.positions, _apply(graph, *graph.parameters), strict=True))
-    leaves = iter([bound.get(number, item) for number, item in enumerate(nested_leaves(result))])
+    leaves = iter(
+        [
+            None if is_cache(item) else bound.get(number, item)
+            for number, item in enumerate(nested_leaves(result))
+        ]
+    )
     return map_nested(lambda item: next(leaves), result)
 
 
@@ -267,6 +275,12 @@ def differentiate(
         retain_graph=retain or None,
         create_graph=torch.is_grad_enabled(),
     )
+
+
+def is_cache(item: Any) -> bool:
+    """Whether an output is a key-value cache of `transformers`, which training does not use."""
+    kind = type(item)
+    return kind.__module__.startswith("transformers.") and "Cache" in kind.__name__
 
 
 def may_carry(item: Any) -> bool:

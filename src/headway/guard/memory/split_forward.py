@@ -35,6 +35,7 @@ from headway.guard.memory.piece_graphs import (
     PieceGraph,
     WholeGraph,
     bind,
+    is_cache,
     may_carry,
 )
 from headway.output.notices import Notices
@@ -94,6 +95,9 @@ class SplitForward:
         """Model → largest number of input elements that fitted at once, after one that did not."""
         self._reductions: dict[int, Reduction | None] = {}
         self._refusal: dict[int, str] = {}
+        """Models that cannot be split, and why: their steps are skipped."""
+        self._unbound: set[int] = set()
+        """Models whose graph cannot be cut off."""
         self._undo = [self._wrap(model) for model in models]
 
     def close(self) -> None:
@@ -159,7 +163,7 @@ class SplitForward:
         """Cut the graph of a result off, so that its memory can be released on request."""
         leaves = nested_leaves(result)
         outputs = [item for item in leaves if isinstance(item, Tensor) and item.grad_fn is not None]
-        strange = [item for item in leaves if not _is_known(item)]
+        strange = [item for item in leaves if not (_is_known(item) or is_cache(item))]
         if not outputs:
             return result
         if strange:
@@ -168,8 +172,8 @@ class SplitForward:
         self._calls += 1
         if self._calls <= CHECKED_CALLS and (why := _reaches_outside(call.model, outputs)):
             self._say(call.model, why)
-            self._refusal[id(call.model)] = why
-        if id(call.model) in self._refusal:
+            self._unbound.add(id(call.model))
+        if id(call.model) in self._unbound:
             return result
         at = [n for n, item in enumerate(leaves) if any(item is output for output in outputs)]
         return bind(WholeGraph(self, call, leaves, at, before), result)
