@@ -4,10 +4,11 @@
     python benchmarks/fixes.py --kind numbers --json found.json
     python benchmarks/fixes.py --only softmax
 
-Each script is copied to a folder of its own and fixed by `headway check --fix --unsafe`, in real
-processes. Counted is how many get an edit that a fresh run confirmed, and in how many of these the
-finding is gone when the written file is checked once more. The healthy version of each script goes
-through the same command and must keep its bytes.
+Each script is checked, its edits are tried one by one, and those that a run of the edited script
+confirms are written, as `headway check --fix --unsafe` does. Counted is how many get such an edit,
+and in how many of these the finding is gone when the written file is checked once more. The healthy
+version of each script must get no edit. Every run is a fork of this process, so that torch is
+imported once; `tests/fix/test_fix_command.py` runs the command itself.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,70 +30,95 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-ROOT = Path(__file__).resolve().parents[1]
-SCRIPTS = ROOT / "corpus/fixes"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+import torch
+from support.corpus_runs import CORPUS, run_forked
+
+import headway.preflight.runner  # noqa: F401  imported here, once, and not in every fork
+from headway.fix.fresh_run import RunResult, read_losses, write_overlay
+from headway.fix.project import Project, WrittenFiles
+from headway.fix.session import FixSession
+
+SCRIPTS = CORPUS / "fixes"
 
 
-def headway(*words: str, cwd: Path) -> dict[str, Any]:
-    """The JSON of a command; empty if there is none."""
-    done = subprocess.run(
-        [sys.executable, "-m", "headway", *words],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    try:
-        found: dict[str, Any] = json.loads(done.stdout)
-    except ValueError:
-        return {}
-    return found
+class ForkedCheck:
+    """`headway check` over a script, in a fork."""
+
+    def __init__(self, script: Path, steps: int) -> None:
+        self._script = script
+        self._steps = steps
+
+    def __call__(self, files: Mapping[str, bytes]) -> RunResult:
+        overlay = self._script.with_suffix(".overlay")
+        write_overlay(str(overlay), files)
+        options = ["--max-steps", str(self._steps), "--format", "json", "--overlay", str(overlay)]
+        printed = run_forked(["check", *options, str(self._script)])
+        try:
+            report = json.loads(printed[printed.index("{") :])
+        except ValueError:
+            return RunResult(None, error=printed[-200:])
+        crash = [item["message"] for item in report["findings"] if item["code"] == "HD911"]
+        return RunResult(report, read_losses(report["losses"]), crash[0] if crash else "")
 
 
-def measure(entry: dict[str, Any], *, healthy: bool, again: bool) -> dict[str, Any]:
+def measure(entry: Mapping[str, Any], *, healthy: bool) -> dict[str, Any]:
     """The outcome of one script."""
     source = (SCRIPTS / entry["file"]).read_text(encoding="utf-8")
-    steps = ("--max-steps", str(entry["steps"]))
     with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder) / entry["file"]
+        script = Path(folder).resolve() / entry["file"]
         script.write_text(source, encoding="utf-8")
-        fix = ("check", "--fix", "--unsafe", "--format", "json", *steps, script.name)
-        report = headway(*fix, cwd=script.parent)
-        kept = [item["code"] for item in report.get("fixes", ()) if item["kept"]]
+        check = ForkedCheck(script, entry["steps"])
+        first, session = _improve(script, check)
+        kept = [item for item in session.outcomes if item.kept]
         found: dict[str, Any] = {
             "file": entry["file"],
             "kind": entry["kind"],
-            "findings": sorted({item["code"] for item in report.get("findings", ())}),
-            "fixed": kept if report.get("written") else [],
-            "why": [item["why"] for item in report.get("fixes", ()) if not item["kept"]][:2],
+            "findings": sorted({item["code"] for item in first.findings}),
+            "fixed": [item.finding["code"] for item in kept],
+            "edits": [item.remedy["text"] for item in kept],
+            "why_not": [item.why for item in session.outcomes if not item.kept][:2],
         }
-        if found["fixed"] and again:
-            later = headway("check", "--format", "json", *steps, script.name, cwd=script.parent)
-            codes = {item["code"] for item in later.get("findings", ())}
-            found["gone"] = bool(later) and not codes & set(kept)
+        if kept:
+            WrittenFiles(session.contents).write()
+            later = check({})
+            codes = {item["code"] for item in later.findings}
+            found["gone"] = later.report is not None and not codes & set(found["fixed"])
         if healthy:
-            for old, new in entry["healthy"]:
-                source = source.replace(old, new)
-            script.write_text(source, encoding="utf-8")
-            headway(*fix, cwd=script.parent)
-            found["healthy_unchanged"] = script.read_text(encoding="utf-8") == source
+            script.write_text(_healthy(source, entry), encoding="utf-8")
+            _, session = _improve(script, check)
+            found["healthy_unchanged"] = not session.contents
     return found
 
 
+def _improve(script: Path, check: ForkedCheck) -> tuple[RunResult, FixSession]:
+    first = check({})
+    session = FixSession(Project(script), check, unsafe=True)
+    if first.report is not None:
+        session.improve(first)
+    return first, session
+
+
+def _healthy(source: str, entry: Mapping[str, Any]) -> str:
+    for old, new in entry["healthy"]:
+        source = source.replace(old, new)
+    return source
+
+
 def summary(rows: list[dict[str, Any]]) -> dict[str, list[int]]:
-    def count(name: str, of: list[dict[str, Any]]) -> list[int]:
-        asked = [row for row in of if name == "fixed" or name in row]
+    """Counts as [right, of]."""
+
+    def count(name: str, kind: str = "") -> list[int]:
+        asked = [row for row in rows if name in row and kind in row["kind"]]
         return [sum(bool(row[name]) for row in asked), len(asked)]
 
-    kinds = {
-        kind: [row for row in rows if row["kind"] == kind] for kind in ("numbers", "mechanical")
-    }
     return {
-        "bad numbers with a confirmed fix": count("fixed", kinds["numbers"]),
-        "mechanical faults with a confirmed fix": count("fixed", kinds["mechanical"]),
-        "gone when checked again": count("gone", rows),
-        "healthy scripts unchanged": count("healthy_unchanged", rows),
+        "bad numbers with a confirmed fix": count("fixed", "numbers"),
+        "mechanical faults with a confirmed fix": count("fixed", "mechanical"),
+        "gone when checked again": count("gone"),
+        "healthy scripts unchanged": count("healthy_unchanged"),
     }
 
 
@@ -100,14 +127,20 @@ def main() -> None:
     parser.add_argument("--kind", choices=["numbers", "mechanical"])
     parser.add_argument("--only", default="", help="part of a file's name")
     parser.add_argument("--no-healthy", action="store_true")
-    parser.add_argument("--no-again", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
     entries = tomllib.loads((SCRIPTS / "manifest.toml").read_text(encoding="utf-8"))["script"]
-    rows = []
-    for entry in entries:
-        if args.kind in (None, entry["kind"]) and args.only in entry["file"]:
-            row = measure(entry, healthy=not args.no_healthy, again=not args.no_again)
+    chosen = [
+        entry
+        for entry in entries
+        if args.kind in (None, entry["kind"]) and args.only in entry["file"]
+    ]
+    rows: list[dict[str, Any]] = []
+    # In a thread of its own: a fork inherits the stack, where a loop would look like the user's.
+    with ThreadPoolExecutor(1) as pool:
+        for row in pool.map(lambda entry: measure(entry, healthy=not args.no_healthy), chosen):
             rows.append(row)
             print(json.dumps(row), flush=True)
             if args.json:  # written as it grows: the whole set takes long
@@ -117,12 +150,10 @@ def main() -> None:
 
 
 def _record(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    from importlib.metadata import version
-
     return {
         "date": time.strftime("%Y-%m-%d"),
         "python": platform.python_version(),
-        "torch": version("torch"),
+        "torch": torch.__version__,
         "hardware": f"{platform.machine()}, {os.cpu_count()} cores",
         **summary(rows),
         "scripts": rows,

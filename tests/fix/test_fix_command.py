@@ -81,6 +81,29 @@ def test_a_report_is_fixed_later_and_refused_after_a_change(tmp_path: Path) -> N
     assert script.read_text() == LENGTHS + "\n"
 
 
+GUARDED = LENGTHS.replace(
+    "from torch import nn\n", "from torch import nn\n\nimport headway\n"
+).replace(
+    "for epoch in range(3):\n    for (batch,) in DataLoader(TensorDataset(x), batch_size=16):",
+    'guard = headway.Guard(model, optimizer, run_dir="kept")\n'
+    "for epoch in range(1):\n"
+    "    for (batch,) in guard(DataLoader(TensorDataset(x), batch_size=16)):",
+)
+
+
+@pytest.mark.slow
+def test_an_incident_is_fixed_and_its_replay_confirms_it(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(GUARDED)
+    subprocess.run([sys.executable, "train.py"], cwd=tmp_path, check=True, timeout=200)
+    (incident,) = (tmp_path / "kept/incidents").iterdir()
+    found = headway("fix", str(incident), cwd=tmp_path)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "1 fix written and confirmed" in found.stdout
+    assert script.read_text() != GUARDED
+    assert headway("replay", str(incident), cwd=tmp_path).returncode == 0
+
+
 def test_a_healthy_script_stays_as_it_is(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(HEALTHY)

@@ -54,6 +54,14 @@ def test_an_edit_is_kept_only_without_objection(after: RunResult, why: str) -> N
     assert bool(found) == bool(why)
 
 
+def test_a_replay_decides_by_its_step() -> None:
+    assert find_objection(BAD, REMEDY, run(BAD), RunResult(None, cured=True), same) == ""
+    fails = RunResult(None, cured=False, error="the loss is NaN")
+    assert find_objection(BAD, REMEDY, run(BAD), fails, same) == (
+        "the step still fails: the loss is NaN"
+    )
+
+
 def test_an_info_finding_is_no_objection_and_a_loss_may_change_without_a_promise() -> None:
     info = {**finding("HD113"), "severity": "info"}
     after = run(info, losses={0: 7.0})

@@ -125,7 +125,7 @@ def check(entry: Entry, seed: int = 0, *, steps: int | None = None) -> Mark:
     began = time.perf_counter()
     options = ["--max-steps", str(steps or entry.steps), "--format", "json"]
     arguments = ["check", str(entry.path), *options, "--", "--seed", str(seed)]
-    told = _torchrun(entry, arguments) if entry.ranks > 1 else _forked(arguments)
+    told = _torchrun(entry, arguments) if entry.ranks > 1 else run_forked(arguments)
     return judge(entry, seed, told, time.perf_counter() - began)
 
 
@@ -171,7 +171,8 @@ def check_all(
     return sorted(marks, key=lambda mark: (mark.entry.half, mark.entry.file, mark.seed))
 
 
-def _forked(arguments: list[str]) -> str:
+def run_forked(arguments: list[str]) -> str:
+    """What a command prints, in a fork of this process: torch is imported once."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
         context = multiprocessing.get_context("fork")

@@ -95,7 +95,9 @@ class FreshRun:
         except ValueError:
             return RunResult(None, error=_last_line(done.stderr) or f"exit code {done.returncode}")
         if self.command == "replay":
-            return RunResult(None, cured=done.returncode == 0, error=str(report.get("said", "")))
+            cured = done.returncode == 0
+            nothing = {"findings": [], "causes": [], "steps": 0} if cured else None
+            return RunResult(nothing, cured=cured, error=str(report.get("said", "")))
         error = _last_line(done.stderr) if done.returncode == 3 else ""
         return RunResult(report, read_losses(report.get("losses", ())), error)
 

@@ -30,6 +30,8 @@ def find_objection(
     map_line: MapLine,
 ) -> str:
     """Why an edit must not be kept; empty if the run confirms it."""
+    if after.cured is not None:  # a replay has no other findings
+        return "" if after.cured else f"the step still fails: {after.error}"
     if after.report is None:
         return f"the edited script could not be checked: {after.error}"
     if after.error and not before.error:
