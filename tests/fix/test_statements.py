@@ -49,6 +49,17 @@ def test_only_the_operand_changes(
     assert remedy.same_loss
 
 
+def test_calls_inside_of_each_other_are_changed_one_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("gap = (d.abs() ** 1.5).sum(1) ** (1 / 1.5)\n")
+    where = Where(str(path), 1, op="pow")
+    evidence = {"kind": "pow-singular", "phase": "backward"}
+    finding = Finding("HD201", "x", Severity.ERROR, 1, "", where, evidence)
+    new = [edit.new for remedy in propose_for_bad_number(finding) for edit in remedy.edits]
+    assert "(d.abs() ** 1.5).sum(1).clamp_min(1e-08)" in new
+    assert "d.abs().clamp_min(1e-08)" in new
+
+
 def test_nothing_is_proposed_without_a_line_or_for_a_library(tmp_path: Path) -> None:
     import torch
 

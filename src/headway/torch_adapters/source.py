@@ -116,16 +116,17 @@ class Statement(SourceText):
         self, names: Collection[str], new: Callable[[StatementCall], Sequence[Replacement] | None]
     ) -> list[Span] | None:
         """What changes at the sites of these names; None where nothing can be changed."""
-        found: list[Span] = []
-        for node in self._nodes():
-            site = _statement_call(node)
-            if site is None or site.name not in names:
-                continue
-            for target, text in new(site) or ():
-                found.append((*self.span(target), text))
-        found.sort()
+        found = sorted(span for site in self.by_site(names, new) for span in site)
         overlap = any(one[1] > other[0] for one, other in itertools.pairwise(found))
         return None if not found or overlap else found
+
+    def by_site(
+        self, names: Collection[str], new: Callable[[StatementCall], Sequence[Replacement] | None]
+    ) -> list[list[Span]]:
+        """The same for each site alone: sites can be inside of each other."""
+        sites = [_statement_call(node) for node in self._nodes()]
+        changed = [new(site) or () for site in sites if site is not None and site.name in names]
+        return [[(*self.span(target), text) for target, text in some] for some in changed if some]
 
     def _nodes(self) -> Iterator[ast.AST]:
         return iter(()) if self._tree is None else ast.walk(self._tree)

@@ -33,7 +33,6 @@ def propose_for_bad_number(finding: Finding) -> Iterator[Remedy]:
         inputs = (operand, operand)
         origin = Origin(str(evidence["kind"]), "", phase, where.op, place=place, inputs=inputs)
         for guard in edits_for(origin):
-            spans = guard.replacements(statement)
-            if spans is not None:
+            for spans in guard.alternatives(statement):
                 edits = tuple(file.edit(*span) for span in spans)
                 yield Remedy(f"At {place} {guard.words}", edits=edits, same_loss=True)

@@ -56,6 +56,12 @@ class CallEdit(ABC):
         """What changes in the line; None if the call is not found in it."""
         return source.replacements(self.names, lambda site: self.rewrite(source, site))
 
+    def alternatives(self, source: Statement) -> list[list[Span]]:
+        """Changes to try: of all calls in the line, or of one if they contain each other."""
+        found = self.replacements(source)
+        each = source.by_site(self.names, lambda site: self.rewrite(source, site))
+        return each if found is None else [found]
+
     def rewrite(self, source: Statement, site: StatementCall) -> Sequence[Replacement] | None:
         """Replacements for one call of the line."""
         return None
