@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from headway import Guard
 from headway.guard.endings.memory_trial import MemoryTrial
 from headway.guard.memory.micro_batches import ModelCall
-from headway.torch_adapters import device_memory
-from headway.torch_adapters.device_memory import (
+from headway.torch_adapters.device_failure import device_memory
+from headway.torch_adapters.device_failure.device_memory import (
     find_module_call,
     is_device_out_of_memory,
     is_host_out_of_memory,

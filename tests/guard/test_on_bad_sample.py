@@ -11,7 +11,7 @@ from support.paired_trainings import events_of
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from headway import Guard, Policy
+from headway import Guard, Policy, Snapshots
 
 
 class Broken(Dataset[Tensor]):
@@ -74,3 +74,29 @@ def test_an_error_outside_of_samples_raises() -> None:
 
 def test_a_healthy_run_is_not_changed() -> None:
     assert train(Broken(), policy="skip") == train(Broken(), policy="stop")
+
+
+def test_a_resumed_run_passes_the_bad_samples(tmp_path: Path) -> None:
+    """Batches before the position are drawn again, and the bad one among them raises again."""
+
+    def part(stop: int) -> list[list[int]]:
+        torch.manual_seed(0)
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        policy = Policy(on_bad_sample="skip")
+        snapshots = Snapshots(every=1, disk_share=1.0)
+        guard = Guard(model, optimizer, run_dir=tmp_path, policy=policy, snapshots=snapshots)
+        guard.resume()
+        seen = []
+        for batch in guard(DataLoader(Broken(5), batch_size=4)):
+            if len(seen) == stop:
+                break
+            seen.append([int(row[0]) for row in batch])
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+        guard.close()
+        return seen
+
+    assert part(2) == [[0, 1, 2, 3], [4, 6, 7]]
+    assert part(9) == [[8, 9, 10, 11], [12, 13, 14, 15]]

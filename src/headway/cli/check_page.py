@@ -65,7 +65,7 @@ def _tables(page: TerminalPage, done: CheckResult) -> None:
 def _format_step_count(done: CheckResult, *, verbose: bool) -> str:
     import torch
 
-    from headway.torch_adapters.lost_device import device_is_lost
+    from headway.torch_adapters.device_failure.lost_device import device_is_lost
 
     usable = torch.cuda.is_initialized() and not device_is_lost()
     device = torch.cuda.get_device_name() if usable else "CPU"

@@ -68,8 +68,8 @@ class Commands(click.Group):
         kwargs["standalone_mode"] = False
         run = super().main
         status = run_to_exit_code(lambda: run(*args, **kwargs))
-        if "headway.torch_adapters.lost_device" in sys.modules:
-            from headway.torch_adapters.lost_device import set_exit_status
+        if "headway.torch_adapters.device_failure.lost_device" in sys.modules:
+            from headway.torch_adapters.device_failure.lost_device import set_exit_status
 
             set_exit_status(status)
         sys.exit(status)

@@ -15,7 +15,7 @@ from headway.errors import RankLost, TrainingHalted
 from headway.guard.optimizer_step import OptimizerStep
 from headway.guard.step_machine import StepMachine
 from headway.output.notices import Notices, logger
-from headway.torch_adapters.lost_device import (
+from headway.torch_adapters.device_failure.lost_device import (
     device_is_lost,
     is_device_error,
     mark_device_lost,

@@ -47,9 +47,9 @@ from headway.rerun.controller import RerunController
 from headway.rerun.recorded_batch import RecordedBatch, RescueBatch
 from headway.rerun.rerun_group import RerunGroup
 from headway.torch_adapters import rank_group
+from headway.torch_adapters.device_failure.lost_device import device_is_lost
 from headway.torch_adapters.hook_states import HookStates
 from headway.torch_adapters.local_gradients import LocalGradientMonitor
-from headway.torch_adapters.lost_device import device_is_lost
 from headway.torch_adapters.optimizer_adapter import LossScaling
 from headway.torch_adapters.rank_group import Agreement, RankGroup, SingleProcess
 from headway.torch_adapters.saved_state import BufferBackup
@@ -181,6 +181,7 @@ class Session:
             if policy.on_bad_sample == "skip"
             else None
         )
+        self.recovery.data_position.skips_errors = self.bad_samples is not None
         if ranks is not None:
             recorder.extend_axis("rank", [str(rank) for rank in range(ranks.size)])
             recorder.declare([*COLUMNS, NONFINITE])

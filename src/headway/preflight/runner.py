@@ -33,7 +33,7 @@ from headway.preflight.observers.model.parameter_structure import INVENTORY_TOPI
 from headway.preflight.trial.update_trials import OVERFIT
 from headway.report import Report
 from headway.torch_adapters.autocast_regions import regions_disabled
-from headway.torch_adapters.lost_device import is_device_error, mark_device_lost
+from headway.torch_adapters.device_failure.lost_device import is_device_error, mark_device_lost
 
 # Overrides the precision of the script (--amp-dtype).
 

@@ -25,8 +25,8 @@ from headway.core.ending_facts import DEVICE_ASSERT
 from headway.guard.endings import host_rerun
 from headway.guard.endings.failure import Failure, Recognised, read_code_frame, read_line
 from headway.rerun.in_script import HOST_RERUN
+from headway.torch_adapters.device_failure.lost_device import is_device_error, mark_device_lost
 from headway.torch_adapters.frames import Location
-from headway.torch_adapters.lost_device import is_device_error, mark_device_lost
 from headway.torch_adapters.nonfinite_scan import is_on_host
 
 MAX_SECONDS = 180.0

@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from headway.torch_adapters.device_failure.host_only import FailingOp, cuda_on_host
+from headway.torch_adapters.device_failure.lost_device import leave_at_once
 from headway.torch_adapters.frames import Location, find_user_location
-from headway.torch_adapters.host_only import FailingOp, cuda_on_host
 from headway.torch_adapters.live_objects import find_models, find_optimizers
-from headway.torch_adapters.lost_device import leave_at_once
 from headway.torch_adapters.patching import wrap_function
 
 REQUEST, BATCHES, WEIGHTS, RESULT = "request.json", "batches.pt", "weights.pt", "result.json"

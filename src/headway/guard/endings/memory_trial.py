@@ -20,7 +20,7 @@ from headway.guard.memory.activation_checkpointing import checkpoint_activations
 from headway.guard.memory.micro_batches import ModelCall
 from headway.guard.memory.piece_graphs import differentiate, may_carry
 from headway.torch_adapters.compat import module_buffers, nested_leaves
-from headway.torch_adapters.device_memory import (
+from headway.torch_adapters.device_failure.device_memory import (
     holders_by_line,
     is_out_of_memory,
     record_allocations,

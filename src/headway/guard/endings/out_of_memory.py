@@ -16,7 +16,8 @@ from headway.guard.endings.failure import Failure, Recognised
 from headway.guard.endings.host_memory import HostMemory
 from headway.guard.endings.memory_trial import MemoryTrial, TrialResult, missing_bytes
 from headway.guard.memory.micro_batches import ModelCall
-from headway.torch_adapters import device_memory, live_objects
+from headway.torch_adapters import live_objects
+from headway.torch_adapters.device_failure import device_memory
 
 MAX_HOLDERS = 12
 """Holders of memory in an event, the largest first."""

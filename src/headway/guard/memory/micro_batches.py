@@ -22,7 +22,10 @@ from headway.torch_adapters.compat import (
     nested_leaves,
     tensor_version,
 )
-from headway.torch_adapters.device_memory import is_out_of_memory, release_cached_memory
+from headway.torch_adapters.device_failure.device_memory import (
+    is_out_of_memory,
+    release_cached_memory,
+)
 from headway.torch_adapters.rng import RngState
 
 PROOF_ROWS = (5, 3, 2)
@@ -79,7 +82,7 @@ class ModelCall:
         return ModelCall(self.model, self.run, args, kwargs)
 
     def parts(self, count: int) -> list[ModelCall]:
-        """The batch in so many parts, as equal as can be."""
+        """The batch in `count` parts of nearly equal size."""
         edges = [round(at * self.rows / count) for at in range(count + 1)]
         return [self.part(*edge) for edge in pairwise(edges)]
 

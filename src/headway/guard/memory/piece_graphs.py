@@ -11,7 +11,10 @@ from torch import Tensor
 
 from headway.guard.memory.micro_batches import CannotSplit, ModelCall, Reduction, join
 from headway.torch_adapters.compat import map_nested, nested_leaves
-from headway.torch_adapters.device_memory import is_out_of_memory, release_cached_memory
+from headway.torch_adapters.device_failure.device_memory import (
+    is_out_of_memory,
+    release_cached_memory,
+)
 from headway.torch_adapters.rng import RngState
 
 SPLIT, SKIP = "split", "skip"

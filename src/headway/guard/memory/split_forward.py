@@ -41,7 +41,7 @@ from headway.guard.memory.piece_graphs import (
 from headway.output.notices import Notices
 from headway.torch_adapters.autograd_graph import walk_graph
 from headway.torch_adapters.compat import nested_leaves
-from headway.torch_adapters.device_memory import (
+from headway.torch_adapters.device_failure.device_memory import (
     is_out_of_memory,
     names_host_memory,
     release_cached_memory,

@@ -48,6 +48,8 @@ class DataPosition:
         self._begun = 0
         self._begun_at_epoch = 0
         self._open: dict[int, DataPass] = {}
+        self.skips_errors = False
+        """Whether batches before the position may fail to load: their bad samples were left out."""
         self._resumed: Mapping[str, Any] | None = None
         self._resized = False
         self._awaited = 0
@@ -113,7 +115,11 @@ class DataPosition:
         _restore_generators(one.loader, one.opening["own"])
         source = iterate(one.loader)
         for _ in range(one.given):
-            next(source, None)
+            try:
+                next(source, None)
+            except Exception:
+                if not self.skips_errors:
+                    raise
         return source
 
     def _arrived(self) -> None:
