@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from headway.config import reject_wrong_types
 from headway.core.facts import say_list
-from headway.errors import SettingsError
+from headway.errors import SettingsError, UsageError
 
 
 class Rung(str, Enum):
@@ -316,3 +316,12 @@ class Ladder:
         for steps, name in ((self.held, "held"), (self.roll_backs, "roll_backs")):
             steps.clear()
             steps.extend(state.get(name, ()))
+
+
+def require_policy(policy: Policy | None) -> Policy | None:
+    """The policy as it is. Raises UsageError for anything else, such as the name of one."""
+    if policy is None or isinstance(policy, Policy):
+        return policy
+    raise UsageError(
+        f"policy must be a headway.Policy, such as headway.Policy(replay=False), not {policy!r}"
+    )

@@ -74,6 +74,25 @@ def test_what_is_no_run_is_said(invoke, tmp_path):
         assert "Traceback" not in result.stderr
 
 
+def test_of_a_folder_of_runs_the_newest_is_followed(invoke, tmp_path):
+    for name, age in (("old", 100), ("new", 0)):
+        write(tmp_path / "runs" / name, end=False, bad=None, steps=9 if name == "new" else 4)
+        os.utime(tmp_path / "runs" / name / "run.json", (1_000_000 - age, 1_000_000 - age))
+    result = invoke("watch", tmp_path / "runs", "--once")
+    assert result.exit_code == 0, result.stderr
+    assert "contains 2 runs; following the newest, " in result.stderr
+    assert "step 8" in result.stdout
+
+
+def test_it_waits_for_a_run_that_has_not_begun(tmp_path):
+    process = start(tmp_path / "later", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert "waiting for a run in" in process.stderr.readline()
+    write(tmp_path / "later", steps=5, bad=None)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "the run ended after 5 steps" in out
+
+
 def start(path: Path, **how) -> subprocess.Popen:
     return subprocess.Popen(
         [*HEADWAY, "watch", str(path), "--every", "0.1"], preexec_fn=default_interrupt, **how

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headway.cli.exit_codes import INTERRUPTED
+from headway.cli.exit_codes import INTERRUPTED, print_message
 from headway.core.ending_facts import END, EndFacts
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import ordinal, say, say_bytes
@@ -49,13 +49,18 @@ AT_ONCE = 20_000
 def command(run: Path, every: float, once: bool) -> int:
     """Follow a run in the terminal while it trains.
 
-    RUN is a run directory, written by `Guard(run_dir=…)`. Shows the loss, the
+    RUN is a run directory, written by `Guard(run_dir=…)`, or a folder of them, of
+    which the newest is followed. Waits for a run that has not begun. Shows the loss, the
     gradient norm, findings and the actions of the guard. Exits when the run
     ends, or on Ctrl-C. Prints plain lines if the output is not a terminal.
     """
     from headway.output.terminal import TerminalPage
     from headway.rundir.run_reader import PATIENCE, RunDir
 
+    try:
+        run = _choose_run(run, wait=None if once else every)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     page, watched = TerminalPage(), WatchedRun(run)
     growing = RunDir(run, patience=0.0 if once else PATIENCE)
     try:
@@ -66,6 +71,36 @@ def command(run: Path, every: float, once: bool) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0
+
+
+MAX_DEPTH = 3
+"""How far below a folder runs are looked for."""
+
+
+def _choose_run(path: Path, *, wait: float | None) -> Path:
+    """The run directory at a path, or the newest below it; waits until there is one.
+
+    Raises UnreadableInput if there is none and `wait` (seconds between two looks) is None, or if
+    not even the folder above exists.
+    """
+    waiting = False
+    while not (path / "run.json").is_file():
+        patterns = ("*/" * depth + "run.json" for depth in range(1, MAX_DEPTH + 1))
+        runs = [found.parent for pattern in patterns for found in path.glob(pattern)]
+        if runs:
+            newest = max(runs, key=lambda run: (run / "run.json").stat().st_mtime)
+            if len(runs) > 1:
+                print_message(f"{path} contains {len(runs)} runs; following the newest, {newest}")
+            return newest
+        above = path if path.is_dir() else path.parent
+        if wait is None or path.is_file() or not above.is_dir():
+            what = "contains no run" if path.is_dir() else "is not a run directory"
+            raise UnreadableInput(f"{path} {what}")
+        if not waiting:
+            print_message(f"waiting for a run in {path}; Ctrl-C ends this")
+            waiting = True
+        time.sleep(wait)
+    return path
 
 
 def _look(growing: RunDir, watched: WatchedRun) -> bool:

@@ -43,9 +43,9 @@ from headway.guard.recovery.snapshots import Snapshots
 from headway.guard.recovery.training_state import Stateful
 from headway.guard.session import Session
 from headway.guard.step_hooks import StepHooks
-from headway.output.notebook import guard_html
+from headway.output.notebook import guard_html, guard_state
 from headway.output.notices import Notices
-from headway.policy import Action, Policy
+from headway.policy import Action, Policy, require_policy
 from headway.rerun import in_script
 from headway.rerun.bad_step import AppliedRemedy, BadStep
 from headway.rerun.protocol import RerunMoment
@@ -112,7 +112,7 @@ class Guard:
         if fuse:
             guard_inputs.fuse_optimizers(optimizers, self._notices)
         settings = settings or Settings.load()
-        policy = policy or Policy.from_mapping(settings.policy)
+        policy = require_policy(policy) or Policy.from_mapping(settings.policy)
         if capture is not None:
             policy = replace(policy, capture=capture)
         parameters = [p for item in optimizers for g in item.param_groups for p in g["params"]]
@@ -367,13 +367,10 @@ class Guard:
 
     def _repr_html_(self) -> str:
         """For Jupyter. Waits for steps still on the device, as `findings` does."""
-        return guard_html(
-            steps=self.step,
-            findings=self.findings,
-            actions=self.actions,
-            run_dir=self.run_dir,
-            closed=self._closed,
-        )
+        return guard_html(self, closed=self._closed)
+
+    def __repr__(self) -> str:
+        return f"<{guard_state(self, closed=self._closed)}>"
 
     def __enter__(self) -> Guard:
         return self

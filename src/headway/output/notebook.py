@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
+from typing import Any, Protocol
 
 from headway.core.findings import Finding, Severity
 from headway.errors import import_optional
 from headway.output.console import verdict_line
 from headway.output.display_text import clean
-from headway.output.view import ReportView, coverage_text, finding_title, format_where
+from headway.output.view import ReportView, coverage_text, finding_title, format_where, plural
 
 # Reports and guards as Jupyter shows them: escaped HTML without scripts.
 
@@ -30,16 +30,34 @@ def report_html(report: ReportView) -> str:
     return _block(verdict, [coverage_text(report)], report.findings)
 
 
-def guard_html(
-    *, steps: int, findings: Sequence[Finding], actions: Sequence[Any], run_dir: Any, closed: bool
-) -> str:
-    """State, findings and actions of a guard."""
+class GuardView(Protocol):
+    """What is shown of a guard."""
+
+    @property
+    def step(self) -> int: ...
+    @property
+    def findings(self) -> Sequence[Finding]: ...
+    @property
+    def actions(self) -> Sequence[Any]: ...
+    @property
+    def run_dir(self) -> Any: ...
+
+
+def guard_state(guard: GuardView, *, closed: bool) -> str:
+    """`headway guard: watching, 800 steps, 4 actions`."""
     state = "closed" if closed else "watching"
-    held = f"{len(actions)} actions" if len(actions) != 1 else "1 action"
+    return f"headway guard: {state}, {plural(guard.step, 'step')}, " + plural(
+        len(guard.actions), "action"
+    )
+
+
+def guard_html(guard: GuardView, *, closed: bool) -> str:
+    """State, findings and actions of a guard."""
+    actions = guard.actions
     lines = [f"last action: {actions[-1].rung.value}: {actions[-1].reason}"] if actions else []
-    if run_dir is not None:
-        lines.append(f"run directory: {run_dir}")
-    return _block(f"headway guard: {state}, {steps} steps, {held}", lines, findings)
+    if guard.run_dir is not None:
+        lines.append(f"run directory: {guard.run_dir}")
+    return _block(guard_state(guard, closed=closed), lines, guard.findings)
 
 
 def _block(head: str, lines: Iterable[str], findings: Sequence[Finding]) -> str:

@@ -135,7 +135,9 @@ def _text(good: ScannedCheckpoint, onset: int | None) -> str:
 def _none(search: CheckpointSearch, onset: int | None) -> str:
     count = len(search.paths)
     before = "" if onset is None else f" before the onset at {onset}"
-    return f"None of the {count} checkpoints{before} is clean: restart from the initial weights."
+    which = "The only checkpoint" if count == 1 else f"None of the {count} checkpoints"
+    verb = "is not clean" if count == 1 else "is clean"
+    return f"{which}{before} {verb}: restart from the initial weights."
 
 
 def _with(report: Report, old: Finding, new: Finding) -> Report:
@@ -201,7 +203,7 @@ def _reason(item: NotRun, checked: dict[str, NotRun]) -> NotRun:
 def describe_scan(search: CheckpointSearch) -> list[str]:
     count, all_of_them = len(search.scanned.checkpoints), len(search.paths)
     if search.whole:
-        return [f"{count} checkpoints were scanned"]
+        return ["1 checkpoint was scanned" if count == 1 else f"{count} checkpoints were scanned"]
     return [f"{count} of {all_of_them} checkpoints were scanned; `headway scan` reads all"]
 
 
