@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +25,17 @@ from headway.cli.script_command import (
     resolve_script,
     script_arguments,
     show_crash,
+    torchrun_rank,
 )
+from headway.errors import UsageError
 from headway.output.terminal import spinner
 from headway.rundir.run_lock import start_time
 
 if TYPE_CHECKING:
     from headway.cli.script_command import Script
+    from headway.guard.endings.supervisor import ChildEnd, Supervisor
     from headway.guard.script.guarded_run import GuardedRunResult
+    from headway.report import Report
 
 RUNS = Path("headway-runs")
 
@@ -48,6 +54,14 @@ RUNS = Path("headway-runs")
     metavar="DIR",
     help="Write the run to DIR.  [default: headway-runs/SCRIPT-TIME]",
 )
+@click.option(
+    "--restarts",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Start the script again after a crash or a kill, up to N times.",
+)
 @options.output_format(*FORMATS)
 @options.which_checks
 @options.fail_on(default="never")
@@ -58,6 +72,7 @@ def command(
     module: str | None,
     clip_grad_norm: float | None,
     out: Path | None,
+    restarts: int,
     form: str,
     select: Sequence[str],
     ignore: Sequence[str],
@@ -77,16 +92,27 @@ def command(
     settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
     require_torch("run")
     target = resolve_script(script, module, args)
+    launcher = os.getppid()
+    supervisor = _supervisor(restarts)
+    if supervisor is not None and (ended := supervisor.run(restarts)) is not None:
+        return _report_vanished(ended, target, form, fail_on)
     with spinner("loading torch"):
         from headway.guard.script.guarded_run import run_guarded
-    folder = out.absolute() if out is not None else _choose_folder(target)
+        from headway.torch_adapters.parent_process import end_with_parent
+    folder = out.absolute() if out is not None else _choose_folder(target, launcher)
+    if supervisor is not None:
+        end_with_parent(signal.SIGTERM, supervisor.pid)
+        folder = supervisor.agree_on_folder(folder)
     with lock_run_dir(folder), redirect_script_output(form):
         done = run_guarded(target.run, settings=settings, run_dir=folder, max_norm=clip_grad_norm)
     if done.error is not None:
         show_crash(done.error)
+    again = supervisor is not None and supervisor.starts_again(done.status)
     if is_first_rank():
         if form == "text":
             _write(done, folder, target)
+        elif again:
+            pass  # one report, that of the last attempt
         else:
             extra = _extra_keys(done, folder)
             options.print_reports(form, [(Path(str(target)), done.report)], extra=extra)
@@ -95,14 +121,63 @@ def command(
     return done.status
 
 
-def _choose_folder(target: Script) -> Path:
-    """A new folder for this run. Under torchrun all ranks, and its later attempts, use the same."""
+def _supervisor(restarts: int) -> Supervisor | None:
+    """The parent of the process that trains; None where this process cannot be one."""
+    from headway.guard.endings.supervisor import Supervisor, can_supervise
+
+    if restarts and os.environ.get("TORCHELASTIC_RUN_ID"):
+        raise UsageError("--restarts cannot restart all ranks: use `torchrun --max-restarts N`")
+    if can_supervise():
+        return Supervisor(torchrun_rank(), print_message)
+    if restarts:
+        raise UsageError("--restarts needs an operating system with fork(), such as Linux")
+    return None
+
+
+def _report_vanished(ended: ChildEnd, target: Script, form: str, fail_on: str | None) -> int:
+    """Print what a process that vanished could not print; returns the exit code."""
+    if ended.run_dir is None and ended.status > 128:
+        number = ended.status - 128
+        print_message(f"the process was ended by signal {number} before the script started")
+    if ended.recorded or ended.run_dir is None:
+        return ended.status
+    from headway.postmortem.diagnose import diagnose
+
+    report = replace(diagnose(ended.run_dir), command="run")
+    if not is_first_rank():
+        for finding in report.findings:
+            print_message(f"{finding.code} {finding.name}: {finding.message}")
+    elif form == "text":
+        _write_report(report, ended.run_dir)
+    else:
+        extra = {"run_dir": str(ended.run_dir)}
+        options.print_reports(form, [(Path(str(target)), report)], extra=extra)
+    if ended.status == 0 and fail_on is not None:
+        return int(report.fails(fail_on))
+    return ended.status
+
+
+def _write_report(report: Report, folder: Path) -> None:
+    from headway.output.console import ReportPrinter
+    from headway.output.display_text import shorten_local_paths
+    from headway.output.terminal import TerminalPage
+
+    page = TerminalPage(sys.stdout)
+    ReportPrinter(page).write(report, "headway")
+    page.next(f"headway diagnose {shlex.quote(shorten_local_paths(str(folder)))}")
+
+
+def _choose_folder(target: Script, launcher: int) -> Path:
+    """A new folder for this run. Under torchrun all ranks, and its later attempts, use the same.
+
+    `launcher`: the process number of torchrun, if it has started this one.
+    """
     from headway.torch_adapters.rank_group import chosen_by_rank_zero
 
     began = time.time()
     if os.environ.get("TORCHELASTIC_RUN_ID"):
         # torchrun starts the workers again after a failure: its own start identifies the run.
-        began = start_time(os.getppid()) or began
+        began = start_time(launcher) or began
     name = f"{Path(str(target)).stem}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(began))}"
     return Path(chosen_by_rank_zero("run_dir", str((RUNS / name).absolute())))
 

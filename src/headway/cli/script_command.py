@@ -54,6 +54,13 @@ def resolve_script(script: str | None, module: str | None, args: tuple[str, ...]
     return Script(path.absolute(), args)
 
 
+def torchrun_rank() -> int:
+    """The rank in the environment, before torch is imported; 0 of a single process."""
+    several = os.environ.get("WORLD_SIZE", "1") != "1"
+    number = os.environ.get("RANK", "0")
+    return int(number) if several and number.isdigit() else 0
+
+
 def is_first_rank() -> bool:
     """Whether this process prints for all ranks."""
     return os.environ.get("RANK", "0") in ("", "0")

@@ -23,6 +23,8 @@ from headway.errors import UnreadableInput
 from headway.output.console import SEVERITY_STYLES
 from headway.output.display_text import BAD, BARS, clean, shorten_local_paths, sparkline
 from headway.output.view import finding_title, format_where, repeats_text
+from headway.rundir.run_files import open_regular_file
+from headway.rundir.vanished_run import StreamEnd
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -111,6 +113,8 @@ def _look(growing: RunDir, watched: WatchedRun) -> bool:
     for record in islice(growing.follow(), AT_ONCE):
         watched.feed(record)
         count += 1
+    if not count and not growing.waiting and not watched.over:
+        watched.look_for_end()
     return count > 0
 
 
@@ -212,6 +216,7 @@ class WatchedRun:
         self.over = False
         """Whether the run has recorded its end; a resume clears it."""
         self._ended = "ended"
+        self._end = StreamEnd()
         self._engine = Engine()
         self._curves = {name: Curve() for name in _CURVES}
         self._latest: StepRecord | None = None
@@ -227,6 +232,7 @@ class WatchedRun:
     def feed(self, record: Record) -> None:
         """Add one record."""
         self.begun = True
+        self._end.add(record)
         self._engine.feed(record)
         self._news += [self._news_line(finding) for finding in self._engine.opened]
         if isinstance(record, StepRecord):
@@ -252,6 +258,12 @@ class WatchedRun:
         if count == 1:
             return _line(finding)
         return f"step {finding.step}: {finding_title(finding)} again ({ordinal(count)} time)"
+
+    def look_for_end(self) -> None:
+        """Nothing new: the process may have vanished without recording its end."""
+        for event in self._end.unrecorded(self.path, open_regular_file):
+            self.feed(event)
+            self.over, self._ended = True, "vanished"
 
     def finish(self) -> None:
         """The end was reached: finish the checks."""

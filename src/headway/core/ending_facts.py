@@ -215,6 +215,31 @@ class DeviceAssertFacts(FailureFacts):
     """The line that the first traceback named."""
 
 
+@dataclass(frozen=True)
+class KilledFacts(EndingFacts):
+    """The process vanished without recording its end."""
+
+    kind = KILLED
+
+    signal: Whole
+    """The signal that ended it, if known."""
+    exit: Whole
+    """Its exit status, if it exited by itself."""
+    steps: Whole
+    """Optimizer steps that were begun."""
+    phase: Text
+    place: Place
+    """The line that crashed, or the last line that was sampled."""
+    stack: Names
+    """The frames of the thread that crashed, innermost first."""
+    memory: Table
+    """Bytes: `tree` (the process and its children), `limit` or `total`, …"""
+    last_sign: Number
+    """Wall time of the last sign of life."""
+    supervised: bool
+    """Whether a supervisor saw it end, so that the signal is certain."""
+
+
 def ends_run(finding: Finding, *, declared: bool) -> bool:
     """Whether a finding of a check that declares `ends_run` ended this run."""
     return declared and finding.evidence.get(SURVIVED) is not True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -121,6 +122,8 @@ class Recorder:
         self.end_listeners: list[Callable[[str, int], None]] = []
         """Called with the status and the number of steps when the end was written."""
         self.ending = RunEnding()
+        self.pid = os.getpid()
+        """A forked child inherits the recorder and must not use it."""
         self._closed = False
         self._header_due = True
         self._lock = threading.RLock()

@@ -23,9 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headway.rundir.run_files import Opener, open_regular_file
+from headway.rundir.run_lock import LockHolder, start_ticks
+
 # The page. All numbers are little-endian.
 #     0     magic
 #     64    steps begun (int64), wall time (float64), phase (uint8), state (uint8)
+#     82    the signal that arrived (uint8)
 #     128   about the process: JSON, with its length before it
 #     1024  the newest sample is in slot 0 or 1: one byte
 #     1032  slot 0; 2560  slot 1: JSON, with its length before it
@@ -35,7 +39,7 @@ from typing import Any
 MAGIC = b"HWBEAT\x00\x01"
 SIZE = mmap.PAGESIZE if mmap.PAGESIZE >= 4096 else 4096
 _BEAT = struct.Struct("<qdBB")
-_BEAT_AT, _PHASE_AT, _STATE_AT = 64, 80, 81
+_BEAT_AT, _PHASE_AT, _STATE_AT, _SIGNAL_AT = 64, 80, 81, 82
 _ABOUT_AT, _SLOT_AT, _SLOTS = 128, 1024, (1032, 2560)
 _LENGTH = struct.Struct("<H")
 _ROOM = 1400
@@ -99,6 +103,11 @@ class HeartbeatWriter:
             _put(page, _SLOTS[self._slot], {"time": time.time(), **facts}, room=_ROOM)
             page[_SLOT_AT] = self._slot
 
+    def signalled(self, number: int) -> None:
+        """A signal has arrived that ends the run: whoever supervises it need not pass it on."""
+        if self._page is not None:
+            self._page[_SIGNAL_AT] = number & 0xFF
+
     def end(self, status: str) -> None:
         """The end of the run is recorded: `finished`, `failed` or `interrupted`."""
         page, self._page = self._page, None
@@ -123,6 +132,8 @@ class Heartbeat:
     host: str
     process: Mapping[str, Any]
     """Identifies the process: `started` (clock ticks since boot) and `boot`."""
+    signal: int
+    """A signal that has arrived and ends the run; 0 if there is none."""
     sample: Mapping[str, Any]
     """The last facts of `HeartbeatWriter.sample`, with their `time`; empty if there are none."""
 
@@ -139,19 +150,18 @@ class Heartbeat:
 
     def is_alive(self) -> bool | None:
         """Whether its process still exists; None if it ran on another computer."""
-        if self.host != socket.gethostname():
+        started = self.process.get("started")
+        if self.host != socket.gethostname() or not isinstance(started, int):
             return None
-        known = describe_process(self.pid)
-        return bool(known["started"]) and known["started"] == self.process.get("started")
+        return LockHolder(self.pid, self.host, started, 0.0).alive
 
 
-def read_heartbeat(run_dir: Path, rank: int) -> Heartbeat | None:
+def read_heartbeat(
+    run_dir: Path, rank: int, opener: Opener = open_regular_file
+) -> Heartbeat | None:
     """The heartbeat of a rank; None if there is none."""
     try:
-        path = heartbeat_file(run_dir, rank)
-        if not path.is_file():
-            return None
-        with open(path, "rb") as file:
+        with opener(heartbeat_file(run_dir, rank)) as file:
             page = file.read(SIZE)
     except OSError:
         return None
@@ -170,8 +180,19 @@ def read_heartbeat(run_dir: Path, rank: int) -> Heartbeat | None:
         segment=segment if isinstance(segment, int) else 0,
         host=str(about.get("host", "")),
         process=about,
+        signal=page[_SIGNAL_AT],
         sample=_get(page, _SLOTS[page[_SLOT_AT] & 1]),
     )
+
+
+def mark_ended(run_dir: Path, rank: int, status: str) -> None:
+    """Another process has recorded the end of this rank."""
+    try:
+        with open(heartbeat_file(run_dir, rank), "r+b") as file:
+            file.seek(_STATE_AT)
+            file.write(bytes([STATES.index(status)]))
+    except OSError:
+        pass
 
 
 def heartbeat_ranks(run_dir: Path) -> list[int]:
@@ -186,26 +207,7 @@ def heartbeat_ranks(run_dir: Path) -> list[int]:
 
 def describe_process(pid: int) -> dict[str, Any]:
     """Identifies a process, so that another one that got its number later is not taken for it."""
-    return {"host": socket.gethostname(), "started": _start_ticks(pid)}
-
-
-def _start_ticks(pid: int) -> int:
-    """Clock ticks from boot to the start of a process; 0 if it does not exist."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
-    except (OSError, ValueError, IndexError):
-        pass
-    if os.path.isdir("/proc/self"):
-        return 0
-    try:  # a system without /proc: at least whether the number is in use
-        os.kill(pid, 0)
-    except PermissionError:
-        return 1
-    except OSError:
-        return 0
-    return 1
+    return {"host": socket.gethostname(), "started": start_ticks(pid)}
 
 
 def _put(page: Any, at: int, facts: Mapping[str, Any], *, room: int) -> None:

@@ -40,7 +40,7 @@ class LockHolder:
     @classmethod
     def this_process(cls) -> LockHolder:
         pid = os.getpid()
-        return cls(pid, socket.gethostname(), _start_ticks(pid), time.time())
+        return cls(pid, socket.gethostname(), start_ticks(pid), time.time())
 
     @classmethod
     def parse(cls, content: bytes) -> LockHolder | None:
@@ -73,7 +73,7 @@ class LockHolder:
         except PermissionError:  # of another user
             return True
         # The number may belong to another process by now.
-        return not self.start_ticks or _start_ticks(self.pid) in (0, self.start_ticks)
+        return not self.start_ticks or start_ticks(self.pid) in (0, self.start_ticks)
 
     def __str__(self) -> str:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
@@ -163,7 +163,7 @@ def _same_file(descriptor: int, path: Path) -> bool:
     return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
 
 
-def _start_ticks(pid: int) -> int:
+def start_ticks(pid: int) -> int:
     """When a process of this host started, in clock ticks since boot; 0 if unknown."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
@@ -174,7 +174,7 @@ def _start_ticks(pid: int) -> int:
 
 def start_time(pid: int) -> float | None:
     """When a process of this host started, in seconds since 1970; None if unknown."""
-    ticks = _start_ticks(pid)
+    ticks = start_ticks(pid)
     try:
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
         boot = next(int(line.split()[1]) for line in lines if line.startswith("btime "))

@@ -30,6 +30,7 @@ from headway.rundir.run_files import (
     open_regular_file,
     read_header,
 )
+from headway.rundir.vanished_run import StreamEnd
 
 STEPS, EVENTS = "steps.rank0.jsonl", "events.jsonl"
 AHEAD = 1 << 24
@@ -215,9 +216,13 @@ class RunDir:
         least, most = AT_ONCE
         ahead = min(max(AHEAD // max(len(files), 1), least), most)
         streams = [self._file(path, ahead) for path in files]
+        ended = StreamEnd()
+        ended.add(header)
         for record in merge_streams(streams if steps is None else [*streams, steps]):
             if not (isinstance(record, Header) and record == header):
+                ended.add(record)
                 yield record
+        yield from ended.unrecorded(self.path, self.opener)
 
     def damage(self, last: Record, damaged_steps: int = 0) -> EventRecord | None:
         """An event after the last of `records` with the number of lines that are no records; None

@@ -9,11 +9,14 @@ import json
 import os
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from headway.core.codec import NO_RECORD, from_json, to_json
+from headway.core.ending_facts import ENDING
 from headway.core.records import EventRecord, Header, Record, StepRecord, TensorRecord
+from headway.core.signals import Signal
 from headway.errors import RunDirInUse
 from headway.rundir.run_lock import RunLock
 
@@ -175,7 +178,7 @@ class RunDirWriter:
             self._add(chosen)
 
     def _add(self, record: Record) -> None:
-        line = json.dumps(to_json(record), separators=(",", ":"), allow_nan=False, default=str)
+        line = _line(record)
         (self._steps if isinstance(record, StepRecord) else self._events).append(line)
         self._bytes += len(line)
         if isinstance(record, Header) and self.rank == 0:
@@ -212,8 +215,38 @@ def _ends_with_newline(path: Path) -> bool:
         return file.read(1) == b"\n"
 
 
+def append_events(run_dir: Path, rank: int, events: Sequence[tuple[int, str, Any]]) -> None:
+    """Add events to a run whose process is gone: (step, kind, data). Raises OSError.
+
+    A run that wrote no header yet gets one.
+    """
+    name = f"events.rank{rank}.jsonl" if rank else "events.jsonl"
+    files = [run_dir / f"steps.rank{rank}.jsonl", run_dir / name]
+    segment, seq = max(_last_position(path) for path in files)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    records: list[Record] = []
+    if segment < 0:
+        segment = 0
+    if rank == 0 and not (run_dir / "run.json").exists():
+        header = Header(source="headway", signals={ENDING: Signal()}, facts={})
+        (run_dir / "run.json").write_text(_line(header) + "\n", encoding="utf-8")
+    for step, kind, data in events:
+        seq += 1
+        records.append(EventRecord(segment, seq, step, kind, data, rank=rank))
+    _append(run_dir / name, [_line(record) for record in records])
+
+
+def _line(record: Record) -> str:
+    return json.dumps(to_json(record), separators=(",", ":"), allow_nan=False, default=str)
+
+
 def _last_segment(path: Path) -> int:
-    """The segment of the last whole record; -1 if there is none. Reads only the end."""
+    """The segment of the last whole record; -1 if there is none."""
+    return _last_position(path)[0]
+
+
+def _last_position(path: Path) -> tuple[int, int]:
+    """(segment, seq) of the last whole record; (-1, 0) if there is none. Reads only the end."""
     tail = 1 << 20
     try:
         with open(path, "rb") as file:
@@ -222,11 +255,12 @@ def _last_segment(path: Path) -> int:
                 file.seek(max(0, size - tail))
                 for line in reversed(file.read(tail).splitlines()):
                     try:
-                        return from_json(json.loads(line)).segment
+                        record = from_json(json.loads(line))
                     except NO_RECORD:
                         continue
+                    return record.segment, record.seq
                 if tail >= size:
-                    return -1
+                    return -1, 0
                 tail *= 8
     except OSError:
-        return -1
+        return -1, 0

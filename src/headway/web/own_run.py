@@ -15,6 +15,7 @@ from headway.report import Report
 from headway.rundir.chart_data import ChartData
 from headway.rundir.live_charts import LiveCharts
 from headway.rundir.run_reader import EVENTS, STEPS, RunDir
+from headway.rundir.vanished_run import StreamEnd
 from headway.web.run_entry import IDLE_SECONDS, POINTS, RunEntry
 
 REPORT_INTERVAL = 4.0
@@ -40,6 +41,12 @@ class IncrementalChecks:
     _report: Report | None = field(default=None, init=False)
     _reported: int = field(default=-1, init=False)
     """The version that `_report` is of."""
+    _end: StreamEnd = field(default_factory=StreamEnd, init=False)
+
+    @property
+    def vanished(self) -> bool:
+        """Whether a process of the run is gone without having recorded its end."""
+        return any(self._end.unrecorded(self.run.path, self.run.opener))
 
     @property
     def progress(self) -> float:
@@ -57,6 +64,7 @@ class IncrementalChecks:
             if self._engine is None:
                 self._engine = Engine()
             self._engine.feed(record)
+            self._end.add(record)
             if self._engine.opened or isinstance(record, EventRecord):
                 self.version += 1
             count += 1
@@ -89,6 +97,8 @@ class IncrementalChecks:
     def finish(self) -> None:
         """The run has ended, or paused for long: finish the checks."""
         if self._engine is not None:
+            for event in self._end.unrecorded(self.run.path, self.run.opener):
+                self._engine.feed(event)
             self._engine.finish()
         self.version += 1
         self.report()
@@ -107,6 +117,8 @@ class IncrementalChecks:
 
 FINISH_AFTER_SECONDS = 600.0
 """Seconds without a new line after which the checks are finished."""
+VANISHED_AFTER_SECONDS = 3.0
+"""Seconds without a new line after which the run's process is looked for."""
 CAUGHT_UP = 0.98
 TAIL_BYTES = 1 << 16
 """Bytes at the end of a file that are read for the latest step."""
@@ -140,6 +152,8 @@ class OwnRun(RunEntry):
     """The report on the whole run until the checks have caught up."""
     _over: bool = field(default=False, init=False)
     """Whether the run has recorded its end; a resume clears it."""
+    _vanished: bool = field(default=False, init=False)
+    """Whether its process is gone without that; a resume clears it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -183,7 +197,7 @@ class OwnRun(RunEntry):
 
     def state(self) -> str:
         """`running`, `ended`, or `silent`: it may have been killed."""
-        if self._over:
+        if self._over or self._vanished:
             return "ended"
         return "running" if time.time() - self._changed < IDLE_SECONDS else "silent"
 
@@ -262,7 +276,7 @@ class OwnRun(RunEntry):
                 self._meanwhile = None
                 count = 1
             quiet = time.time() - self._changed > FINISH_AFTER_SECONDS
-            ended = quiet or (self._over and known.progress >= 1)
+            ended = quiet or (known.progress >= 1 and (self._over or self._has_vanished()))
             if not count and not known.finished and ended:
                 known.finish()
             if not count and known.finished:
@@ -307,6 +321,11 @@ class OwnRun(RunEntry):
                 self._meanwhile = report
             self.version += 1
 
+    def _has_vanished(self) -> bool:
+        if time.time() - self._changed > VANISHED_AFTER_SECONDS:
+            self._vanished = self._checks.vanished
+        return self._vanished
+
     def _read_latest(self) -> None:
         """Read the latest step, action and end from the last lines of the files."""
         steps = [
@@ -324,6 +343,7 @@ class OwnRun(RunEntry):
                 self._action = {"action": event.data.get("action"), "step": event.step}
         last = (steps[-1].segment, steps[-1].seq) if steps else (0, 0)
         ends = [event for event in events if event.kind == "end"]
+        self._vanished = False
         self._over = bool(ends) and (ends[-1].segment, ends[-1].seq) >= last
         if not steps:
             return

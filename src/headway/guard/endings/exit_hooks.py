@@ -81,7 +81,7 @@ class OpenRun:
 
 def _end_child(run: weakref.ref[OpenRun]) -> None:
     known, error = run(), sys.exc_info()[1]
-    if known is None or known not in _open or error is None:
+    if known is None or known not in _open:
         return
     # torch.multiprocessing.spawn catches the exception and leaves with `sys.exit(1)`.
     cause = error.__context__ if isinstance(error, SystemExit) and error.code == 1 else None

@@ -43,9 +43,11 @@ class PreemptionSignals:
     The handlers hold only a weak reference: a guard that is never closed can still be collected.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_signal: Callable[[int], None] = lambda number: None) -> None:
+        """`on_signal` is called with the first signal, inside the handler."""
         self.asked: int | None = None
         """The number of the first signal received."""
+        self._on_signal = on_signal
         self._before: dict[int, Any] = {}
         if threading.current_thread() is not threading.main_thread():
             return
@@ -74,6 +76,7 @@ class PreemptionSignals:
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.asked is None:
             self.asked = number
+            self._on_signal(number)
             return
         before = self._before.get(number)
         if callable(before):
@@ -135,7 +138,7 @@ class RecoveryManager:
             agreement=agreement,
         )
         listens = settings.on_signal and self.snapshotter.on_disk
-        self.preemption = PreemptionSignals() if listens else None
+        self.preemption = PreemptionSignals(recorder.heartbeat.signalled) if listens else None
         self.going_back: Snapshot | None = None
         """The state must be replaced by this one before anything uses it."""
         self.due_at = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 
 from headway.config import Settings
 from headway.errors import TrainingHalted
+from headway.guard.endings.crash_stack import write_crash_stack
 from headway.guard.endings.failure import find_exit_status
 from headway.guard.script.launcher import ScriptLauncher, children_seconds
 from headway.policy import Action, Policy
 from headway.report import Report
-from headway.torch_adapters import live_objects
+from headway.torch_adapters import live_objects, rank_group
 from headway.torch_adapters.process_state.flight_recorder import request_recording
 
 MIN_CHILD_SECONDS = 0.5
@@ -112,11 +114,12 @@ def run_guarded(
     )
     error: BaseException | None = None
     ended: BaseException | None = None
-    with launch:
+    with write_crash_stack(run_dir, rank_group.own_rank()), launch:
         try:
             work()
         except KeyboardInterrupt as raised:
             ended = raised
+            launch.signalled(signal.SIGINT)
         except SystemExit as left:
             ended = error = left if left.code not in (None, 0) else None
         except (Exception, TrainingHalted) as raised:  # the script's, or our own halt

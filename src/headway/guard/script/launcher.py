@@ -166,6 +166,13 @@ class ScriptLauncher:
             record_failure(recorder, error, FailureMoment(host_inputs=inputs))
         recorder.close(0)
 
+    def signalled(self, number: int) -> None:
+        """A signal ends the script: tell the supervisor, and let no second one end the report."""
+        if self.recorder is not None:
+            self.recorder.heartbeat.signalled(number)
+        with suppress(ValueError):  # not the main thread
+            signal.signal(number, signal.SIG_IGN)
+
     @property
     def step(self) -> int:
         """Number of the current step, counted from 0."""

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+
+from headway.core.check import Check, Needs
+from headway.core.ending_facts import ENDING, KILLED, KilledFacts
+from headway.core.findings import Finding, Severity
+from headway.core.numbers import say_bytes
+from headway.core.records import EventRecord
+
+MEANINGS = {
+    "SIGKILL": "the kernel (out of memory), a scheduler or `kill -9` ended it",
+    "SIGSEGV": "native code used memory that it does not own",
+    "SIGABRT": "native code gave up, often after a failed assertion",
+    "SIGBUS": "mapped memory vanished, often because /dev/shm is full",
+    "SIGFPE": "native code divided by zero",
+    "SIGILL": "native code was built for another processor",
+    "SIGXCPU": "the limit of processor time was reached",
+}
+NATIVE = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL")
+
+
+class ProcessKilled(Check):
+    """The process vanished without ending the run.
+
+    ## What it checks
+    SIGKILL, segmentation faults, aborts and other fatal signals, and `os._exit()` with an error
+    status: endings about which the process itself can write nothing.
+
+    ## Why it matters
+    Python prints no traceback then, and the log just stops. The last step, what the loop was doing
+    and the line narrow the cause down.
+
+    ## How it is measured
+    Every rank writes a heartbeat into memory that survives it: steps, phase, and about once a
+    second the line. Under `headway run` a small parent process reads the signal and the memory, and
+    faulthandler writes the stack of a crash in native code. Without `headway run`, `diagnose` finds
+    a heartbeat whose process is gone although it recorded no end.
+
+    ## False alarms
+    A process that still runs is never reported. On another computer, it counts as gone after 30
+    minutes without a sign of life. SIGTERM and Ctrl-C are interruptions (HD915), and
+    `os._exit(0)` under `headway run` is a normal end.
+
+    ## What to do
+    SIGKILL: compare the memory with the limit; ask for more memory, or use fewer DataLoader
+    workers and a smaller batch. SIGSEGV, SIGABRT: look at the named line and the extension that it
+    calls; run with one worker and without `torch.compile` to narrow it down. SIGBUS: enlarge
+    `/dev/shm` (`docker run --shm-size=8g`).
+
+    ## References
+    Python, "faulthandler"; Linux, signal(7).
+    """
+
+    code = "HD913"
+    name = "process-killed"
+    severity = Severity.ERROR
+    summary = "the process vanished: killed by a signal, or ended by os._exit()"
+    needs = Needs(signals=(ENDING,), kinds=(EventRecord,), events=(KILLED,))
+    explains = ()
+    ends_run = True
+
+    def observe(self, record: EventRecord) -> Iterable[Finding]:
+        facts = KilledFacts.of_event(record)
+        name = _signal_name(facts.signal)
+        yield self.find(
+            record,
+            f"{_what(facts, name)} {_when(facts, record.step)}{_memory(facts)}",
+            subject=f"rank {record.rank}",
+            where=facts.place.where(rank=record.rank),
+            remedies=_remedies(name, facts),
+            signal=name,
+            exit=facts.exit,
+            steps=facts.steps,
+            phase=facts.phase,
+            stack=facts.stack or None,
+            memory=dict(facts.memory) or None,
+        )
+
+
+def _what(facts: KilledFacts, name: str | None) -> str:
+    if name is not None:
+        meaning = f" ({MEANINGS[name]})" if name in MEANINGS else ""
+        return f"the process was killed by {name}{meaning}"
+    if facts.exit is not None:
+        return f"the process left with `os._exit({facts.exit})`"
+    return "the process vanished without recording its end (SIGKILL, or `os._exit()`)"
+
+
+def _when(facts: KilledFacts, step: int) -> str:
+    if facts.steps is None or facts.phase == "start":
+        return "before its first step"
+    phase = facts.phase or "user"
+    doing = "" if phase == "user" else f" during {_DOING.get(phase, phase)}"
+    return f"at step {step}{doing}"
+
+
+_DOING = {
+    "data": "data loading",
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    "step": "the optimizer step",
+    "save": "a save",
+}
+
+
+def _memory(facts: KilledFacts) -> str:
+    used, limit = facts.memory.get("tree"), facts.memory.get("bound")
+    if not isinstance(used, int) or not isinstance(limit, int):
+        return ""
+    return f", with {say_bytes(used)} of {say_bytes(limit)} memory in use"
+
+
+def _remedies(name: str | None, facts: KilledFacts) -> list[str]:
+    if name in NATIVE:
+        return [
+            "Look at the named line and the native extension that it calls.",
+            *(["Enlarge /dev/shm: `docker run --shm-size=8g`."] if name == "SIGBUS" else []),
+        ]
+    if name == "SIGKILL" or (name is None and facts.exit is None):
+        return [
+            "Compare the job's memory with its limit (`sacct`, `kubectl describe pod`, `dmesg`): "
+            "the kernel kills without a message.",
+            "Run it with `headway run`, which records the signal and the memory."
+            if not facts.supervised
+            else "Use fewer DataLoader workers or a smaller batch if memory was short.",
+        ]
+    return []
+
+
+def _signal_name(number: int | None) -> str | None:
+    try:
+        return None if number is None else signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
