@@ -240,6 +240,38 @@ class KilledFacts(EndingFacts):
     """Whether a supervisor saw it end, so that the signal is certain."""
 
 
+@dataclass(frozen=True)
+class LoaderFailedFacts(FailureFacts):
+    """A DataLoader raised."""
+
+    kind = LOADER_FAILED
+
+    how: Text
+    """`raised`, `died` (a worker) or `stalled`."""
+    worker: Whole
+    """The number of the worker that raised."""
+    worker_signal: Text
+    pids: Numbers
+    indices: Numbers
+    """The samples of the batch, if known."""
+    shared_memory: bool
+    """Whether the message names shared memory, files or space."""
+
+
+@dataclass(frozen=True)
+class SaveFailedFacts(FailureFacts):
+    """A checkpoint could not be written."""
+
+    kind = SAVE_FAILED
+
+    path: Text
+    reason: Text
+    """`the disk is full`, …; None if the error names no reason of its own."""
+    last_good: Text
+    """The last file that was saved before."""
+    last_good_steps: Whole
+
+
 def ends_run(finding: Finding, *, declared: bool) -> bool:
     """Whether a finding of a check that declares `ends_run` ended this run."""
     return declared and finding.evidence.get(SURVIVED) is not True

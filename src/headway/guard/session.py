@@ -25,6 +25,7 @@ from headway.guard.brake.clip_rules import AdaptiveClip
 from headway.guard.endings.device_assert import HostInputs
 from headway.guard.endings.failure import FailureMoment
 from headway.guard.endings.hang_watch import watch_session
+from headway.guard.endings.save_failure import SaveWatch
 from headway.guard.measure.parameter_index import StateInspector
 from headway.guard.measure.sampling import SamplingPlan
 from headway.guard.measure.step_measure import HostReadings
@@ -96,6 +97,7 @@ class Session:
         self.inspection = StateInspector(models, optimizers, recorder, notices)
         self.scaling = LossScaling(scaler)
         self.counter = StepCounter()
+        self.saves = SaveWatch(recorder, self.failure_moment)
         self.outcomes = StepOutcomes(
             policy=policy,
             recorder=recorder,
@@ -213,6 +215,8 @@ class Session:
         return FailureMoment(
             steps=self.counter.made,
             in_body=self.machine.in_body,
+            batch=self.machine.describe_batch(),
+            saves=self.saves,
             host_inputs=inputs if torch.cuda.is_initialized() else None,
         )
 
@@ -237,6 +241,7 @@ class Session:
     def rest(self) -> None:
         """Switch off what is still on."""
         self.watchdog.stop()
+        self.saves.close()
         self.retention.close()
         self.leak_tracer.close()
         if self.split_forward is not None:

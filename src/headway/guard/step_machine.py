@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
+from headway.guard.endings.batch_history import BatchHistory
 from headway.guard.measure.parameter_index import StateInspector
 from headway.guard.measure.step_measure import HostReadings
 from headway.guard.memory.retained_graphs import GraphRetention
@@ -126,6 +127,7 @@ class StepMachine:
         self._started = False
         """Whether the state before the first step was kept."""
         self._saw_batch = False
+        self.batch_history = BatchHistory()
         self._batches: deque[RecordedBatch] = deque(maxlen=MAX_BATCHES)
         self.recent: deque[Any] = deque(maxlen=RECENT_BATCHES)
         """The last batches that are on the host, to explain an error of the device."""
@@ -173,6 +175,10 @@ class StepMachine:
             self._outcomes.emit()  # with several optimizers, no other will step in this body
         self._close_body()
 
+    def describe_batch(self) -> list[dict[str, Any]]:
+        """The tensors of the current batch, and how each differs from those before."""
+        return [] if self.latest is None else self.batch_history.describe(self.latest.batch)
+
     def batch_handed(
         self,
         batch: Any,
@@ -204,6 +210,7 @@ class StepMachine:
             tensors = list(nonfinite_scan.batch_tensors(batch))
             samples = next((tensor.shape[0] for tensor in tensors if tensor.ndim), 0)
             kept.watch_for_changes(tensors, copy=self._rerun.copy_batches)
+        self.batch_history.add(batch, samples)
         self._host.batch_handed(waited, samples)
         self._state = StepState.FORWARD
         self._heartbeat.enter(FORWARD)

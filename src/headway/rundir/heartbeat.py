@@ -29,7 +29,7 @@ from headway.rundir.run_lock import LockHolder, start_ticks
 # The page. All numbers are little-endian.
 #     0     magic
 #     64    steps begun (int64), wall time (float64), phase (uint8), state (uint8)
-#     82    the signal that arrived (uint8)
+#     82    signals that arrived (uint8)
 #     128   about the process: JSON, with its length before it
 #     1024  the newest sample is in slot 0 or 1: one byte
 #     1032  slot 0; 2560  slot 1: JSON, with its length before it
@@ -39,7 +39,7 @@ from headway.rundir.run_lock import LockHolder, start_ticks
 MAGIC = b"HWBEAT\x00\x01"
 SIZE = mmap.PAGESIZE if mmap.PAGESIZE >= 4096 else 4096
 _BEAT = struct.Struct("<qdBB")
-_BEAT_AT, _PHASE_AT, _STATE_AT, _SIGNAL_AT = 64, 80, 81, 82
+_BEAT_AT, _PHASE_AT, _STATE_AT, _SIGNALS_AT = 64, 80, 81, 82
 _ABOUT_AT, _SLOT_AT, _SLOTS = 128, 1024, (1032, 2560)
 _LENGTH = struct.Struct("<H")
 _ROOM = 1400
@@ -103,10 +103,10 @@ class HeartbeatWriter:
             _put(page, _SLOTS[self._slot], {"time": time.time(), **facts}, room=_ROOM)
             page[_SLOT_AT] = self._slot
 
-    def signalled(self, number: int) -> None:
+    def signalled(self) -> None:
         """A signal has arrived that ends the run: whoever supervises it need not pass it on."""
         if self._page is not None:
-            self._page[_SIGNAL_AT] = number & 0xFF
+            self._page[_SIGNALS_AT] = (self._page[_SIGNALS_AT] + 1) & 0xFF
 
     def end(self, status: str) -> None:
         """The end of the run is recorded: `finished`, `failed` or `interrupted`."""
@@ -132,8 +132,8 @@ class Heartbeat:
     host: str
     process: Mapping[str, Any]
     """Identifies the process: `started` (clock ticks since boot) and `boot`."""
-    signal: int
-    """A signal that has arrived and ends the run; 0 if there is none."""
+    signals: int
+    """How many signals have arrived that end the run."""
     sample: Mapping[str, Any]
     """The last facts of `HeartbeatWriter.sample`, with their `time`; empty if there are none."""
 
@@ -180,7 +180,7 @@ def read_heartbeat(
         segment=segment if isinstance(segment, int) else 0,
         host=str(about.get("host", "")),
         process=about,
-        signal=page[_SIGNAL_AT],
+        signals=page[_SIGNALS_AT],
         sample=_get(page, _SLOTS[page[_SLOT_AT] & 1]),
     )
 

@@ -5,8 +5,9 @@ indices of each batch.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
 
@@ -93,7 +94,9 @@ def observe_loaders(listener: LoaderListener) -> Iterator[None]:
     def wrap(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def iterate(self: Any) -> Any:
             listener.pass_begun(self)
-            return ObservedIterator(original(self), self, listener)
+            tape = None if _is_recorded(self) else make_index_recorder(self)
+            source = _iterate_recorded(self, tape, lambda: original(self))
+            return ObservedIterator(source, self, listener)
 
         return iterate
 
@@ -264,6 +267,17 @@ class IndexedIterator:
         self._given += 1
         self.indices = self.tape.take(number)
 
+    def __len__(self) -> int:
+        return len(self._iterator)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterator, name)
+
+    def failing_indices(self) -> Sequence[Any]:
+        """The indices of the batch that is being loaded; empty if they are not known."""
+        drawn = self.tape.take(self._given) if self._ordered else None
+        return tuple(drawn) if self.tape.batched and isinstance(drawn, (list, tuple)) else ()
+
     def _tasks(self) -> set[int]:
         """Numbers of the batches workers are busy with: a task is dropped when its batch is out."""
         return set(getattr(self._iterator, "_task_info", ()))
@@ -283,15 +297,75 @@ def make_index_recorder(loader: Any) -> IndexRecorder | None:
 
 def iterate_loader(loader: Any, tape: IndexRecorder | None) -> Iterator[Any]:
     """`iter(loader)`, with the indices on tape where the iterator is one of torch's own."""
+    return _iterate_recorded(loader, tape, lambda: iter(loader))
+
+
+def _is_recorded(loader: Any) -> bool:
+    """Whether a recorder stands in for the sampler already: the loader is in `guard(...)`."""
+    return any(isinstance(item, IndexRecorder) for item in vars(loader).values())
+
+
+def _iterate_recorded(
+    loader: Any, tape: IndexRecorder | None, begin: Callable[[], Iterator[Any]]
+) -> Iterator[Any]:
     if tape is None:
-        return iter(loader)
+        return begin()
     with tape.in_place(loader):
-        iterator: Iterator[Any] = iter(loader)
+        iterator = begin()
     known = tuple(kind for name in ITERATORS if (kind := getattr(dataloader, name, None)))
     if type(iterator) not in known:
         return iterator
     tape.leave(iterator)
     return IndexedIterator(iterator, tape)
+
+
+# Which samples a loader was loading when it raised.
+
+_ITERATION = frozenset(
+    {"__next__", "_next_data", "_next_index", "_process_data", "_get_data", "_try_get_data"}
+)
+"""Methods of torch's loader iterators that are running while a batch is loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedLoad:
+    """What a loader was loading when it raised, as far as the frames of the exception show."""
+
+    indices: Sequence[Any] = ()
+    """The samples of the batch; empty if they are not known."""
+    index: Any = None
+    """The sample itself; None if it was loaded in a worker, or is not known."""
+    dataset: Any = None
+    """The data set; None for one without indices."""
+
+
+def find_failed_load(error: BaseException) -> FailedLoad | None:
+    """What a DataLoader was loading when it raised this; None if no loader raised it."""
+    inside = False
+    indices: Sequence[Any] = ()
+    index: Any = None
+    dataset: Any = None
+    trace = error.__traceback__
+    while trace is not None:
+        frame, trace = trace.tb_frame, trace.tb_next
+        file, names = frame.f_code.co_filename.replace("\\", "/"), frame.f_locals
+        owner = names.get("self")
+        if isinstance(owner, IndexedIterator):
+            indices = owner.failing_indices()
+        elif file.endswith("torch/utils/data/dataloader.py"):
+            inside = inside or frame.f_code.co_name in _ITERATION
+            dataset = getattr(owner, "_dataset", dataset)
+        elif file.endswith("torch/utils/data/_utils/fetch.py"):
+            inside = True
+            index = names.get("idx", index)
+            dataset = getattr(owner, "dataset", dataset)
+            batch = names.get("possibly_batched_index")
+            if not indices and isinstance(batch, (list, tuple)):
+                indices = batch
+    if not inside:
+        return None
+    mapped = hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset)
+    return FailedLoad(tuple(indices), index, dataset if mapped else None)
 
 
 def _describe_dataset(dataset: Any) -> str:

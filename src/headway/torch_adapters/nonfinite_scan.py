@@ -103,6 +103,11 @@ def is_on_host(batch: Any) -> bool:
     return devices == {"cpu"}
 
 
+def named_batch_tensors(batch: Any) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a batch with their names: `batch[0]`, `batch['image']`."""
+    return _tensors_in(batch, "batch", MAX_DEPTH)
+
+
 def _buffers(models: Sequence[nn.Module]) -> Iterator[tuple[str, Tensor]]:
     for model in models:
         for path, buffer in model.named_buffers():

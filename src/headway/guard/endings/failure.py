@@ -27,6 +27,7 @@ from headway.torch_adapters.frames import (
 
 if TYPE_CHECKING:
     from headway.guard.endings.device_assert import HostInputs
+    from headway.guard.endings.save_failure import SaveWatch
 
 MAX_TEXT = 4000
 """Characters of an exception's message that an event contains."""
@@ -58,6 +59,8 @@ class FailureMoment:
     sample: int | None = None
     host_inputs: HostInputs | None = None
     """What a run of the step on the host starts from; None where there is no other device."""
+    saves: SaveWatch | None = None
+    """The saves of the run."""
 
     def step(self, phase: str) -> int:
         """The number of the step that was not completed, counted from 0."""
@@ -114,6 +117,8 @@ RECOGNISERS: list[str] = [
     "headway.guard.endings.lost_rank:recognise_lost_rank",
     "headway.guard.endings.device_assert:recognise_device_assert",
     "headway.guard.endings.out_of_memory:recognise_out_of_memory",
+    "headway.guard.endings.loader_failure:recognise_loader_failure",
+    "headway.guard.endings.save_failure:recognise_save_failure",
 ]
 """`module:function` of each kind, imported when a run fails. They are asked in turn; the first
 answer is recorded instead of a crash."""

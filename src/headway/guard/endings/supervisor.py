@@ -73,6 +73,8 @@ class Supervisor:
         self._notify = notify
         self._run_dir: Path | None = None
         self._left = 0
+        self._arrived = 0
+        """Signals that have arrived here since the child was started."""
         self._pipe = (-1, -1)
         numbers = {getattr(signal, name) for name in PASSED_ON if hasattr(signal, name)}
         self._numbers = numbers | {signal.SIGCHLD}
@@ -94,7 +96,7 @@ class Supervisor:
     # In the child.
 
     def agree_on_folder(self, folder: Path) -> Path:
-        """The run directory: the one of the first attempt, else this one, which the parent learns."""
+        """The folder of the first attempt; in that one this folder, which the parent learns."""
         if self._run_dir is None:
             os.write(self._pipe[1], os.fsencode(folder))
         return self._run_dir or folder
@@ -109,6 +111,7 @@ class Supervisor:
         sys.stdout.flush()
         sys.stderr.flush()
         self._pipe = os.pipe()
+        self._arrived = 0
         # Blocked before the fork, so that no signal is lost between the two.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers)
         child = os.fork()
@@ -143,15 +146,16 @@ class Supervisor:
             number = arrived.si_signo
             if number == signal.SIGINT and arrived.si_code == SI_KERNEL:
                 continue  # Ctrl-C: the terminal has sent it to the child as well
-            if not self._reaches(child, number):
+            self._arrived += 1
+            if not self._reaches(child):
                 os.kill(child, number)
 
-    def _reaches(self, child: int, number: int) -> bool:
+    def _reaches(self, child: int) -> bool:
         """Whether the child shows within the grace time that it has got the signal, too."""
         until = time.monotonic() + GRACE_SECONDS
         while time.monotonic() < until:
             heartbeat = self._heartbeat(child)
-            if heartbeat is not None and heartbeat.signal == number:
+            if heartbeat is not None and heartbeat.signals >= self._arrived:
                 return True
             if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 return True  # it has ended; `_wait` reads how

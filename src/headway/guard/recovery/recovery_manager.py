@@ -43,8 +43,8 @@ class PreemptionSignals:
     The handlers hold only a weak reference: a guard that is never closed can still be collected.
     """
 
-    def __init__(self, on_signal: Callable[[int], None] = lambda number: None) -> None:
-        """`on_signal` is called with the first signal, inside the handler."""
+    def __init__(self, on_signal: Callable[[], None] = lambda: None) -> None:
+        """`on_signal` is called at each signal, inside the handler."""
         self.asked: int | None = None
         """The number of the first signal received."""
         self._on_signal = on_signal
@@ -74,9 +74,9 @@ class PreemptionSignals:
         return handler if callable(handler) else None
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        self._on_signal()
         if self.asked is None:
             self.asked = number
-            self._on_signal(number)
             return
         before = self._before.get(number)
         if callable(before):

@@ -28,6 +28,7 @@ from torch.optim.optimizer import (
 
 from headway.config import Settings
 from headway.explain.incident_file.contents import running_script
+from headway.guard.endings.batch_history import BatchHistory
 from headway.guard.endings.device_assert import HostInputs
 from headway.guard.endings.failure import FailureMoment, record_failure
 from headway.guard.measure.sampling import SamplingPlan
@@ -40,7 +41,7 @@ from headway.policy import Policy
 from headway.rerun.step_tracer import StepTracer
 from headway.torch_adapters import dataloader, live_objects, patching
 from headway.torch_adapters.frames import current_frame, is_user_frame
-from headway.torch_adapters.nonfinite_scan import is_on_host
+from headway.torch_adapters.nonfinite_scan import batch_size, is_on_host
 from headway.torch_adapters.optimizer_adapter import MAX_SCALED_LOSSES
 from headway.torch_adapters.patching import call_after
 
@@ -119,6 +120,9 @@ class ScriptLauncher:
         self._script: dict[str, Any] | None = None
         self._first_batches: deque[Any] = deque(maxlen=RECENT_BATCHES)
         """The last batches before there is a guard."""
+        self._batches = BatchHistory()
+        self._first_batch: Any = None
+        """The last batch before there was a guard."""
         self._stack = ExitStack()
         self.children_before = children_seconds()
 
@@ -163,13 +167,15 @@ class ScriptLauncher:
         )
         if error is not None:
             inputs = HostInputs(self._script, tuple(self._first_batches))
-            record_failure(recorder, error, FailureMoment(host_inputs=inputs))
+            batch = self._first_batch
+            described = [] if batch is None else self._batches.describe(batch)
+            record_failure(recorder, error, FailureMoment(batch=described, host_inputs=inputs))
         recorder.close(0)
 
     def signalled(self, number: int) -> None:
         """A signal ends the script: tell the supervisor, and let no second one end the report."""
         if self.recorder is not None:
-            self.recorder.heartbeat.signalled(number)
+            self.recorder.heartbeat.signalled()
         with suppress(ValueError):  # not the main thread
             signal.signal(number, signal.SIG_IGN)
 
@@ -252,7 +258,10 @@ class ScriptLauncher:
             listener(loader, batch)
         if self.guard is not None:
             self.guard.saw_batch(batch, waited)
-        elif is_on_host(batch):
+            return
+        self._batches.add(batch, batch_size(batch) or 0)
+        self._first_batch = batch
+        if is_on_host(batch):
             self._first_batches.append(batch)
 
     # Called by the optimizers.
@@ -368,6 +377,8 @@ class ScriptLauncher:
                 raise
             logger.debug("no guard can be created", exc_info=True)
             return
+        self._first_batch = None
+        self.guard.session.machine.batch_history = self._batches
         if old is not None:
             self.guard.count_from(old.step)
         for listener in self.on_guard:

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.core.check import Check, Needs
+from headway.core.ending_facts import ENDING, LOADER_FAILED, LoaderFailedFacts
+from headway.core.findings import Finding, Severity
+from headway.core.records import EventRecord
+
+
+class LoaderFailed(Check):
+    """The data pipeline raised, or one of its workers died or stalled.
+
+    ## What it checks
+    Exceptions that leave a torch DataLoader: from the data set, the sampler or `collate_fn`, in the
+    main process or in a worker; a worker that was killed; a batch that did not come within
+    `timeout`.
+
+    ## Why it matters
+    One unreadable sample ends a run of days. The exception of a worker arrives as text inside
+    another exception, and does not say which sample it was.
+
+    ## How it is measured
+    From the exception: the line of the data set is read from the worker's own traceback. The index
+    of the sample is read from the frames, or found by loading the samples of that batch one by one
+    (at most 1024, at most 10 seconds).
+
+    ## False alarms
+    Exceptions that the script catches around its loader are not reported.
+
+    ## What to do
+    Fix or remove the named sample; `Policy(on_bad_sample="skip")` leaves such samples out. A worker
+    that was killed: enlarge `/dev/shm` (`docker run --shm-size=8g`), use fewer workers, or look for
+    a memory leak in the data set. A worker that stalls: raise `timeout`, and look for locks and
+    network storage in the data set.
+
+    ## References
+    PyTorch, "torch.utils.data"; PyTorch issue 8976, "DataLoader worker exited unexpectedly".
+    """
+
+    code = "HD514"
+    name = "loader-failed"
+    severity = Severity.ERROR
+    summary = "the data pipeline raised, or a worker died or stalled"
+    needs = Needs(signals=(ENDING,), kinds=(EventRecord,), events=(LOADER_FAILED,))
+    explains = ()
+    ends_run = True
+
+    def observe(self, record: EventRecord) -> Iterable[Finding]:
+        facts = LoaderFailedFacts.of_event(record)
+        yield self.find(
+            record,
+            _message(facts),
+            subject=f"{facts.how} {facts.sample if facts.sample is not None else facts.error_type}",
+            where=facts.where(record.rank),
+            severity=Severity.WARNING if facts.survived else None,
+            remedies=_remedies(facts),
+            how=facts.how,
+            worker=facts.worker,
+            indices=facts.indices or None,
+            **facts.evidence(),
+        )
+
+
+def _message(facts: LoaderFailedFacts) -> str:
+    if facts.how == "died":
+        by = f" by signal {facts.worker_signal}" if facts.worker_signal else ""
+        return f"a DataLoader worker {'was killed' if by else 'exited unexpectedly'}{by}"
+    if facts.how == "stalled":
+        return f"no batch came within the DataLoader's timeout: {facts.error}"
+    sample = "the data pipeline" if facts.sample is None else f"loading sample {facts.sample}"
+    worker = "" if facts.worker is None else f" in worker {facts.worker}"
+    tail = "; the sample is left out" if facts.survived else ""
+    return f"{sample} raised{worker}: {facts.error}{tail}"
+
+
+def _remedies(facts: LoaderFailedFacts) -> list[str]:
+    found = []
+    if facts.how == "died" or facts.shared_memory:
+        found.append(
+            "Enlarge shared memory (`docker run --shm-size=8g`), or use fewer workers "
+            "(`num_workers`)."
+        )
+    if facts.how == "died":
+        found.append("Run with `num_workers=0` once: the error then appears in this process.")
+    elif facts.how == "stalled":
+        found.append("Raise `timeout`, and look for locks or slow storage in the data set.")
+    elif facts.sample is not None and not facts.survived:
+        found.append(f"Fix or remove sample {facts.sample} of the data set.")
+        found.append('`Policy(on_bad_sample="skip")` leaves samples out whose loading raises.')
+    return found

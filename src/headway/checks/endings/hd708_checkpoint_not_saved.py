@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.core.check import Check, Needs
+from headway.core.ending_facts import ENDING, SAVE_FAILED, SaveFailedFacts
+from headway.core.findings import Finding, Severity
+from headway.core.records import EventRecord
+
+
+class CheckpointNotSaved(Check):
+    """A checkpoint could not be saved.
+
+    ## What it checks
+    `torch.save`, safetensors and `torch.distributed.checkpoint` that raise while they write: a full
+    disk, a quota, missing permission, a folder that does not exist.
+
+    ## Why it matters
+    The run ends, or, if the script catches the exception, trains on without a checkpoint to return
+    to. A failed save often leaves a torn file under the name of the checkpoint.
+
+    ## How it is measured
+    The guard sees every `torch.save`: the path of the last one that succeeded, and the exception of
+    one that did not. Exceptions that end the run are recognised by their frames.
+
+    ## False alarms
+    An exception while the state is collected or pickled is no failed write: that is a crash
+    (HD911).
+
+    ## What to do
+    Free space or save elsewhere; remove the torn file. Write to a temporary name and rename it when
+    it is complete, so that a failed save never replaces a good checkpoint. `headway scan` tells a
+    torn checkpoint from a good one.
+
+    ## References
+    PyTorch, "Saving and Loading Models".
+    """
+
+    code = "HD708"
+    name = "checkpoint-not-saved"
+    severity = Severity.ERROR
+    summary = "a checkpoint could not be saved"
+    needs = Needs(signals=(ENDING,), kinds=(EventRecord,), events=(SAVE_FAILED,))
+    explains = ()
+    ends_run = True
+
+    def observe(self, record: EventRecord) -> Iterable[Finding]:
+        facts = SaveFailedFacts.of_event(record)
+        what = f"{facts.path} could not be saved" if facts.path else "a checkpoint was not saved"
+        why = facts.reason or facts.error or "unknown error"
+        good = "there is no earlier checkpoint in this run"
+        if facts.last_good is not None:
+            good = f"the last good one is {facts.last_good}, after {facts.last_good_steps} steps"
+        yield self.find(
+            record,
+            f"{what}: {why}; {good}",
+            subject=facts.path or "",
+            where=facts.where(record.rank),
+            remedies=[
+                "Free space, or save to a folder that exists and can be written.",
+                "Write to a temporary name and rename it, so that a failed save leaves the last "
+                "checkpoint whole.",
+            ],
+            path=facts.path,
+            last_good=facts.last_good,
+            **facts.evidence(),
+        )

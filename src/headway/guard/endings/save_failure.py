@@ -1,0 +1,141 @@
+"""Watches `torch.save`: remembers the last good checkpoint, and recognises a save that failed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.core.ending_facts import SAVE_FAILED
+from headway.guard.endings.failure import Failure, FailureMoment, Recognised, read_stack
+from headway.guard.recorder import Recorder
+from headway.rundir.heartbeat import SAVE, USER
+from headway.torch_adapters.saves import remove_save_listener, watch_saves
+
+_SAVING = re.compile(
+    r"(torch/serialization\.py|safetensors/(torch|numpy)\.py|torch/distributed/checkpoint/)"
+)
+_WRITERS = frozenset({"save", "_save", "_legacy_save", "save_file", "save_model", "async_save"})
+_WRITE_ERRORS = re.compile(
+    r"PytorchStreamWriter|unexpected pos|No space left|Disk quota|Read-only file|file in archive|"
+    r"Permission denied|I/O error|Parent directory",
+    re.IGNORECASE,
+)
+REASONS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the quota is used up",
+    errno.EACCES: "permission denied",
+    errno.EROFS: "the file system is read-only",
+    errno.ENOENT: "the folder does not exist",
+    errno.EIO: "the storage failed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SavedFile:
+    """A checkpoint that was written."""
+
+    path: str
+    step: int
+
+
+class SaveWatch:
+    """The saves of one run."""
+
+    def __init__(self, recorder: Recorder, moment: Callable[[], FailureMoment]) -> None:
+        self._recorder = recorder
+        self._moment = moment
+        self._caught: list[tuple[BaseException, FailureMoment, str | None]] = []
+        self.last_good: SavedFile | None = None
+        watch_saves(self)
+
+    def close(self) -> None:
+        """Stop watching; a failure that did not end the run is recorded now."""
+        remove_save_listener(self)
+        self._record_survived()
+
+    def forget(self, error: BaseException) -> None:
+        """This failure ends the run, and is recorded as its end."""
+        self._caught = [item for item in self._caught if not _is_cause(item[0], error)]
+
+    def save_begins(self, target: Any) -> None:
+        if self._is_own(target):
+            return
+        self._record_survived()
+        self._recorder.heartbeat.enter(SAVE)
+
+    def save_ended(self, target: Any, error: BaseException | None) -> None:
+        if self._is_own(target):
+            return
+        self._recorder.heartbeat.enter(USER)
+        path, moment = _path_of(target), self._moment()
+        if error is not None:
+            self._caught.append((error, moment, path))
+        elif path is not None:
+            self.last_good = SavedFile(path, moment.steps)
+
+    def _is_own(self, target: Any) -> bool:
+        """Whether it is a snapshot of the guard itself, or is written by a forked child."""
+        path, writer = _path_of(target), self._recorder.writer
+        if os.getpid() != self._recorder.pid:
+            return True
+        return path is not None and writer is not None and Path(path).is_relative_to(writer.path)
+
+    def _record_survived(self) -> None:
+        caught, self._caught = self._caught, []
+        for error, moment, path in caught:
+            failure = Failure(error, moment, None, read_stack(error))
+            facts = _facts(failure) | {"path": path, "survived": True}
+            self._recorder.event(failure.step, SAVE_FAILED, facts | _last_good(self.last_good))
+
+
+def recognise_save_failure(failure: Failure) -> Recognised | None:
+    """The facts of a failed save; None if the exception is none."""
+    stack = failure.stack
+    saving = any(
+        _SAVING.search(frame.file.replace("\\", "/")) and frame.function in _WRITERS
+        for frame in stack
+    )
+    error = failure.error
+    writing = isinstance(error, OSError) or _WRITE_ERRORS.search(str(error))
+    if not saving or not writing:
+        return None
+    watch = failure.moment.saves
+    if watch is not None:
+        watch.forget(error)
+    return SAVE_FAILED, _facts(failure) | _last_good(None if watch is None else watch.last_good)
+
+
+def _facts(failure: Failure) -> dict[str, Any]:
+    error = failure.error
+    number = error.errno if isinstance(error, OSError) else None
+    path = error.filename if isinstance(error, OSError) else None
+    facts: dict[str, Any] = {"batch": [], "phase": "save", "reason": REASONS.get(number or 0)}
+    if isinstance(path, (str, bytes)):
+        facts["path"] = os.fsdecode(path)
+    return failure.facts() | facts
+
+
+def _last_good(saved: SavedFile | None) -> dict[str, Any]:
+    if saved is None:
+        return {}
+    return {"last_good": saved.path, "last_good_steps": saved.step}
+
+
+def _path_of(target: Any) -> str | None:
+    name = target if isinstance(target, (str, os.PathLike)) else getattr(target, "name", None)
+    return os.path.abspath(os.fspath(name)) if isinstance(name, (str, os.PathLike)) else None
+
+
+def _is_cause(cause: BaseException, error: BaseException | None) -> bool:
+    seen = 0
+    while error is not None and seen < 20:
+        if error is cause:
+            return True
+        error = error.__cause__ or error.__context__
+        seen += 1
+    return False

@@ -1,0 +1,22 @@
+"""Every script of `corpus/endings` is described as its expectation says."""
+
+from __future__ import annotations
+
+import pytest
+from support.ending_corpus import FOLDER, EndingScript, ending_scripts, run_script
+
+SCRIPTS = ending_scripts()
+
+
+def test_every_script_has_an_expectation() -> None:
+    known = {entry.script for entry in SCRIPTS}
+    assert known == {str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*.py")}
+    assert sum(entry.code is not None for entry in SCRIPTS) >= 30
+    assert sum(entry.code is None for entry in SCRIPTS) >= 20
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("entry", SCRIPTS, ids=lambda entry: entry.script)
+def test_a_script_is_described(entry: EndingScript) -> None:
+    problems = run_script(entry)
+    assert not [*problems["code"], *problems["line"]]

@@ -1,0 +1,203 @@
+"""`headway run` describes a process that vanished, passes signals on, and restarts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.postmortem.diagnose import diagnose
+from headway.rundir.heartbeat import read_heartbeat
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(signal, "sigtimedwait"), reason="no supervision here"),
+]
+
+SCRIPT = """
+import ctypes, os, sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(640, 10), torch.randint(0, 3, (640,))), 64)
+model = nn.Linear(10, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+mode, mark = sys.argv[1], sys.argv[2]
+first = not os.path.exists(mark)
+open(mark, "a").write("x")
+
+def end():
+    if mode == "segfault":
+        ctypes.string_at(0)  # the line
+    if mode == "kill":
+        os.kill(os.getpid(), 9)
+    if mode == "exit":
+        os._exit(3)
+    if mode == "leave":
+        os._exit(0)
+    if mode == "once" and first:
+        os.kill(os.getpid(), 9)
+    if mode == "raise":
+        raise ValueError("wrong")
+
+for step, (x, y) in enumerate(loader):
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step == 4:
+        end()
+    if mode == "wait" and step == 4:
+        print("waiting", flush=True)
+        while True:
+            time.sleep(0.05)
+            x.sum()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def command(script: Path, mode: str, *options: str) -> list[str]:
+    folder = script.parent
+    return [
+        *(sys.executable, "-m", "headway", "run", *options, "--out", str(folder / "run")),
+        *(str(script), "--", mode, str(folder / "mark")),
+    ]
+
+
+def run(script: Path, mode: str, *options: str) -> tuple[int, dict[str, Any], str]:
+    """Exit code, JSON output, stderr."""
+    done = subprocess.run(
+        command(script, mode, "--format", "json", *options),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("mode", "status", "words"),
+    [
+        ("segfault", 139, "SIGSEGV"),
+        ("kill", 137, "SIGKILL"),
+        ("exit", 3, "os._exit(3)"),
+    ],
+)
+def test_a_process_that_vanishes(script: Path, mode: str, status: int, words: str) -> None:
+    code, report, _ = run(script, mode)
+    assert code == status
+    assert report["verdict"] == "failed"
+    (finding,) = [item for item in report["findings"] if item["code"] == "HD913"]
+    assert words in finding["message"]
+    assert finding["step"] == 4
+    if mode == "segfault":
+        line = 1 + SCRIPT.splitlines().index("        ctypes.string_at(0)  # the line")
+        assert (finding["where"]["file"], finding["where"]["line"]) == (str(script), line)
+    again = diagnose(script.parent / "run")
+    assert again.verdict == "failed"
+    assert [item.message for item in again.findings if item.code == "HD913"] == [finding["message"]]
+
+
+def test_leaving_with_0_is_a_normal_end(script: Path) -> None:
+    code, report, _ = run(script, "leave")
+    assert code == 0
+    assert report["verdict"] == "healthy"
+
+
+def test_a_crash_is_reported_once_with_its_status(script: Path) -> None:
+    code, report, error = run(script, "raise")
+    assert code == 1
+    assert report["verdict"] == "failed"
+    assert [item["code"] for item in report["findings"]] == ["HD911"]
+    assert "ValueError: wrong" in error
+
+
+def test_a_killed_script_is_started_again(script: Path) -> None:
+    code, report, error = run(script, "once", "--restarts", "2")
+    assert code == 0, error
+    assert "attempt 2 of 3" in error
+    assert (script.parent / "mark").read_text() == "xx"
+    assert report["verdict"] == "healthy"  # that of the last attempt
+    whole = diagnose(script.parent / "run")
+    assert whole.verdict == "findings"
+    assert [item.code for item in whole.findings] == ["HD913"]
+
+
+def test_a_script_that_always_fails_is_given_up(script: Path) -> None:
+    code, report, _ = run(script, "raise", "--restarts", "1")
+    assert code == 1
+    assert (script.parent / "mark").read_text() == "xx"
+    assert report["verdict"] == "failed"
+
+
+@pytest.fixture
+def waiting(script: Path) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        command(script, "wait"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        while "waiting" not in process.stdout.readline():
+            assert process.poll() is None
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_parent_reaches_the_script(
+    script: Path, waiting: subprocess.Popen[str], number: int
+) -> None:
+    waiting.send_signal(number)
+    if number == signal.SIGTERM:  # the guard waits for the end of the step; a second one is final
+        time.sleep(2)
+        waiting.send_signal(number)
+    output, _ = waiting.communicate(timeout=120)
+    assert waiting.returncode == 128 + number
+    assert "headway: interrupted" in output
+    assert diagnose(script.parent / "run").verdict == "interrupted"
+
+
+def test_the_training_ends_with_its_supervisor(
+    script: Path, waiting: subprocess.Popen[str]
+) -> None:
+    beat = read_heartbeat(script.parent / "run", 0)
+    assert beat is not None
+    assert beat.pid != waiting.pid
+    waiting.kill()
+    waiting.wait()
+    os.kill(beat.pid, signal.SIGTERM)  # the guard keeps the first for the end of the step
+    deadline = time.monotonic() + 60
+    while beat.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not beat.is_alive()
+
+
+def test_a_guard_that_nobody_supervised(script: Path) -> None:
+    text = SCRIPT.replace(
+        "for step",
+        "import headway\nguard = headway.Guard(model, optimizer, run_dir=mark + 'run')\nfor step",
+    )
+    script.write_text(text)
+    mark = script.parent / "mark"
+    done = subprocess.run([sys.executable, str(script), "kill", str(mark)], check=False)
+    assert done.returncode == -9
+    report = diagnose(f"{mark}run")
+    assert report.verdict == "failed"
+    (finding,) = [item for item in report.findings if item.code == "HD913"]
+    assert "vanished" in finding.message
+    assert finding.step == 4
