@@ -1,14 +1,13 @@
 """SIGBUS."""
 
 import os
+import signal
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(0)
-
-import signal
 
 x, y = torch.randn(320, 10), torch.randint(0, 3, (320,))
 loader = DataLoader(TensorDataset(x, y), batch_size=32)

@@ -1,6 +1,7 @@
 """Ctrl-C in the loop."""
 
 import os
+import signal
 import time
 
 import torch
@@ -8,8 +9,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(0)
-
-import signal
 
 x, y = torch.randn(320, 10), torch.randint(0, 3, (320,))
 loader = DataLoader(TensorDataset(x, y), batch_size=32)

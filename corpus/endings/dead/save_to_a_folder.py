@@ -1,12 +1,12 @@
 """The path of the checkpoint is a folder; an earlier save was good."""
 
+import tempfile
+
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(0)
-
-import tempfile
 
 folder = tempfile.mkdtemp()
 

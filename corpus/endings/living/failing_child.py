@@ -1,5 +1,6 @@
 """A child process fails, and the script does not mind."""
 
+import subprocess
 import sys
 
 import torch
@@ -7,8 +8,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(0)
-
-import subprocess
 
 x, y = torch.randn(320, 10), torch.randint(0, 3, (320,))
 loader = DataLoader(TensorDataset(x, y), batch_size=32)

@@ -1,14 +1,13 @@
 """Every save is good."""
 
 import os
+import tempfile
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(0)
-
-import tempfile
 
 folder = tempfile.mkdtemp()
 

@@ -1,12 +1,12 @@
 """A helper thread dies; the training goes on."""
 
+import threading
+
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(0)
-
-import threading
 
 
 def report():

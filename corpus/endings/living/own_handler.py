@@ -1,5 +1,6 @@
 """The script handles SIGALRM itself."""
 
+import signal
 import time
 
 import torch
@@ -7,8 +8,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(0)
-
-import signal
 
 signal.signal(signal.SIGALRM, lambda number, frame: None)
 signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)

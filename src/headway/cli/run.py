@@ -98,7 +98,7 @@ def command(
         return _report_vanished(ended, target, form, fail_on)
     with spinner("loading torch"):
         from headway.guard.script.guarded_run import run_guarded
-        from headway.torch_adapters.parent_process import end_with_parent
+        from headway.torch_adapters.process_state.parent_process import end_with_parent
     folder = out.absolute() if out is not None else _choose_folder(target, launcher)
     if supervisor is not None:
         end_with_parent(signal.SIGTERM, supervisor.pid)

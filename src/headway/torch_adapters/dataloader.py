@@ -274,8 +274,8 @@ class IndexedIterator:
         return getattr(self._iterator, name)
 
     def failing_indices(self) -> Sequence[Any]:
-        """The indices of the batch that is being loaded; empty if they are not known."""
-        drawn = self.tape.take(self._given) if self._ordered else None
+        """The indices of the batch whose loading has raised; empty if they are not known."""
+        drawn = self.indices
         return tuple(drawn) if self.tape.batched and isinstance(drawn, (list, tuple)) else ()
 
     def _tasks(self) -> set[int]:

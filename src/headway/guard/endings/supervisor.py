@@ -16,8 +16,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from headway.core.ending_facts import END, INTERRUPTED, KILLED
+from headway.core.ending_facts import END, INTERRUPTED, KILLED, OUT_OF_MEMORY
+from headway.guard.endings.host_memory import HostMemory, judge_kill
 from headway.rundir.heartbeat import Heartbeat, mark_ended, read_heartbeat
 from headway.rundir.vanished_run import (
     INTERRUPTING,
@@ -73,6 +75,8 @@ class Supervisor:
         self._notify = notify
         self._run_dir: Path | None = None
         self._left = 0
+        self._memory = HostMemory()
+        """The memory of the child, read once a second."""
         self._arrived = 0
         """Signals that have arrived here since the child was started."""
         self._pipe = (-1, -1)
@@ -141,7 +145,10 @@ class Supervisor:
             if ended:
                 return status
             arrived = signal.sigtimedwait(self._numbers, LOOK_SECONDS)
-            if arrived is None or arrived.si_signo == signal.SIGCHLD:
+            if arrived is None:
+                self._memory = HostMemory.read(child)
+                continue
+            if arrived.si_signo == signal.SIGCHLD:
                 continue
             number = arrived.si_signo
             if number == signal.SIGINT and arrived.si_code == SI_KERNEL:
@@ -179,6 +186,17 @@ class Supervisor:
         self._record(folder, heartbeat, code, number)
         return ChildEnd(shell, False, folder, failed=code != 0 and number not in INTERRUPTING)
 
+    def _memory_event(
+        self, step: int, facts: dict[str, Any]
+    ) -> list[tuple[int, str, dict[str, Any]]]:
+        """The event that the kernel ended the child because memory ran out, if it did."""
+        killed = judge_kill(self._memory, HostMemory.read())
+        if killed is None:
+            return []
+        about: dict[str, Any] = {"memory_of": "host", "killed": killed}
+        about |= {name: facts[name] for name in ("phase", "place", "memory") if name in facts}
+        return [(step, OUT_OF_MEMORY, about)]
+
     def _record(
         self, folder: Path, heartbeat: Heartbeat | None, code: int, number: int | None
     ) -> None:
@@ -191,6 +209,7 @@ class Supervisor:
             stack,
             number=number,
             exit_status=code if number is None else None,
+            memory=self._memory.to_dict(),
             supervised=True,
         )
         if number is None and code == 0:  # `os._exit(0)` after the work is done
@@ -202,5 +221,7 @@ class Supervisor:
         end = {"steps": facts.get("steps", 0), "status": ended}
         end |= {name: facts[name] for name in ("exit", "signal") if name in facts}
         events = [] if kind is None else [(step, kind, facts)]
+        if number == signal.SIGKILL:
+            events = [*self._memory_event(step, facts), *events]
         append_events(folder, self._rank, [*events, (step, END, end)])
         mark_ended(folder, self._rank, ended)

@@ -1,0 +1,124 @@
+"""A failed loader is named with its sample and line, a failed save with its path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.paired_trainings import events_of
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from headway.config import Settings
+from headway.core.findings import Finding
+from headway.guard.guard import Guard
+from headway.guard.script.guarded_run import run_guarded
+
+BAD = 21
+
+
+class Numbers(Dataset[Any]):
+    def __init__(self, how: str = "raise") -> None:
+        self.how = how
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> Any:
+        if index == BAD and self.how == "raise":
+            raise ValueError("unreadable")  # the data set's line
+        return torch.randn(4 + (index == BAD and self.how == "uneven")), 1.0
+
+
+LINE = Numbers.__getitem__.__code__.co_firstlineno + 2
+
+
+def train(loader: Any) -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for inputs, _ in loader:
+        model(inputs).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def finding_of(work: Any, code: str, run_dir: Path | None = None) -> Finding:
+    done = run_guarded(work, settings=Settings(), run_dir=run_dir)
+    assert done.report.verdict == "failed"
+    (finding,) = [
+        item for item in done.report.findings if item.code.startswith(("HD5", "HD7", "HD9"))
+    ]
+    assert finding.code == code
+    return finding
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 2, "shuffle": True}])
+def test_the_sample_and_the_line(options: dict[str, Any]) -> None:
+    finding = finding_of(lambda: train(DataLoader(Numbers(), batch_size=8, **options)), "HD514")
+    assert finding.where.sample == BAD
+    assert (Path(str(finding.where.file)).name, finding.where.line) == (Path(__file__).name, LINE)
+    assert "ValueError: unreadable" in finding.message
+    assert ("worker" in finding.message) == bool(options)
+
+
+def test_samples_that_cannot_be_stacked() -> None:
+    finding = finding_of(lambda: train(DataLoader(Numbers("uneven"), batch_size=8)), "HD514")
+    assert "stack expects each tensor to be equal size" in finding.message
+
+
+def test_a_guarded_loader_knows_the_sample() -> None:
+    model = nn.Linear(4, 1)
+    guard = Guard(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+    def work() -> None:
+        with guard:
+            for inputs, _ in guard(DataLoader(Numbers(), batch_size=8, num_workers=1)):
+                model(inputs).mean().backward()
+
+    with pytest.raises(ValueError, match="unreadable"):
+        work()
+    (finding,) = [item for item in guard.findings if item.code == "HD514"]
+    assert finding.where.sample == BAD
+
+
+def test_a_mistake_in_the_loader_itself_is_a_crash() -> None:
+    finding = finding_of(lambda: train(DataLoader(Numbers(), batch_size=-1)), "HD911")
+    assert "batch_size" in finding.message
+
+
+def save_and_train(paths: list[str], *, catch: bool = False) -> None:
+    train(DataLoader(Numbers("fine"), batch_size=8))
+    for path in paths:
+        try:
+            torch.save({"step": 5}, path)
+        except (OSError, RuntimeError):
+            if not catch:
+                raise
+    train(DataLoader(Numbers("fine"), batch_size=8))
+
+
+def test_a_save_that_ends_the_run(tmp_path: Path) -> None:
+    good, bad = str(tmp_path / "good.pt"), str(tmp_path / "none" / "bad.pt")
+    before = torch.save
+    finding = finding_of(lambda: save_and_train([good, bad]), "HD708")
+    assert f"the last good one is {good}" in finding.message
+    assert finding.where.line == save_and_train.__code__.co_firstlineno + 4
+    assert torch.save is before
+
+
+def test_a_save_that_the_script_catches(tmp_path: Path) -> None:
+    bad, run = str(tmp_path / "none" / "bad.pt"), tmp_path / "run"
+    work = lambda: save_and_train([bad], catch=True)  # noqa: E731
+    done = run_guarded(work, settings=Settings(), run_dir=run)
+    assert done.report.verdict == "findings"
+    assert [item.code for item in done.report.findings] == ["HD708"]
+    (event,) = events_of(run, "save-failed")
+    assert event.data["path"] == bad
+    assert event.data["survived"] is True
+
+
+def test_good_saves_are_quiet(tmp_path: Path) -> None:
+    work = lambda: save_and_train([str(tmp_path / "a.pt")])  # noqa: E731
+    assert run_guarded(work, settings=Settings()).report.verdict == "healthy"
