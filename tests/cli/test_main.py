@@ -6,12 +6,14 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 
 import click
 import pytest
 
 import headway
 from headway import registry
+from headway.cli.exit_codes import run_to_exit_code
 from headway.cli.main import COMMANDS, cli
 from headway.errors import InternalError
 
@@ -223,3 +225,22 @@ def test_torch_stays_out_of_it(sick, tmp_path, args):
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60
     )
     assert result.stderr.strip() == "[]"
+
+
+def import_that_was_interrupted() -> None:
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt as error:
+        raise ImportError("numpy cannot be imported") from error
+
+
+def native_code_that_was_interrupted() -> None:
+    raise RuntimeError("KeyboardInterrupt: ")
+
+
+@pytest.mark.parametrize("work", [import_that_was_interrupted, native_code_that_was_interrupted])
+def test_what_native_code_makes_of_ctrl_c_is_an_interruption(
+    work: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_to_exit_code(work) == 130
+    assert capsys.readouterr().err == "headway: interrupted\n"

@@ -23,6 +23,8 @@ from headway.errors import HeadwayError, InternalError
 from headway.output.display_text import clean
 
 USAGE, INTERNAL, INTERRUPTED, OUTPUT_CLOSED = 2, 4, 130, 141
+MAX_CHAIN = 20
+"""Exceptions of a chain that are looked at."""
 
 
 class OutputClosed(Exception):
@@ -42,23 +44,46 @@ def run_to_exit_code(work: Callable[[], Any]) -> int:
         _silence_stdout()
         return OUTPUT_CLOSED
     except (click.Abort, KeyboardInterrupt):
-        print_message("interrupted")
-        return INTERRUPTED
+        return _interrupted()
     except click.ClickException as error:
         print_message(_usage(error))
         return USAGE
-    except InternalError as error:
+    except Exception as error:
+        return _interrupted() if _stands_for_interrupt(error) else _exit_code_of(error)
+
+
+def _exit_code_of(error: Exception) -> int:
+    """Print the message of the error that is being handled; its exit code."""
+    if isinstance(error, InternalError):
         return _internal(error, str(error))
-    except HeadwayError as error:
+    if isinstance(error, HeadwayError):
         _print_traceback()
         print_message(str(error))
         return error.exit_code
-    except OSError as error:  # a full disk is no internal error
+    if isinstance(error, OSError):  # a full disk is no internal error
         _silence_stdout()
         print_message(f"operating system error: {error}")
         return INTERNAL
-    except Exception as error:
-        return _internal(error, f"{type(error).__name__}: {error}")
+    return _internal(error, f"{type(error).__name__}: {error}")
+
+
+def _stands_for_interrupt(error: BaseException | None) -> bool:
+    """Whether an exception is what is left of Ctrl-C.
+
+    Native code that is interrupted, while it is imported for example, turns a KeyboardInterrupt
+    into an exception of its own.
+    """
+    depth = 0
+    while error is not None and depth < MAX_CHAIN:
+        if isinstance(error, KeyboardInterrupt) or "KeyboardInterrupt" in str(error):
+            return True
+        error, depth = error.__cause__ or error.__context__, depth + 1
+    return False
+
+
+def _interrupted() -> int:
+    print_message("interrupted")
+    return INTERRUPTED
 
 
 def _internal(error: Exception, message: str) -> int:

@@ -218,6 +218,7 @@ class _Ending:
             self.halted = isinstance(stopped, TrainingHalted)
         except KeyboardInterrupt as raised:
             self.interrupted = raised
+            launch.interrupted()
         except SystemExit as left:
             self.error = left if left.code not in (None, 0) else None
         except Exception as raised:  # any exception of the script

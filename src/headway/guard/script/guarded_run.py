@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,7 +118,7 @@ def run_guarded(
             work()
         except KeyboardInterrupt as raised:
             ended = raised
-            launch.signalled(signal.SIGINT)
+            launch.interrupted()
         except SystemExit as left:
             ended = error = left if left.code not in (None, 0) else None
         except (Exception, TrainingHalted) as raised:  # the script's, or our own halt

@@ -120,6 +120,8 @@ class ScriptLauncher:
         self._script: dict[str, Any] | None = None
         self._first_batches: deque[Any] = deque(maxlen=RECENT_BATCHES)
         """The last batches before there is a guard."""
+        self._ignored: Any = None
+        """The handler of Ctrl-C while it is ignored."""
         self._batches = BatchHistory()
         self._first_batch: Any = None
         """The last batch before there was a guard."""
@@ -154,6 +156,13 @@ class ScriptLauncher:
 
         `error`: the exception that ended the script, if one did.
         """
+        try:
+            self._close(error)
+        finally:
+            if self._ignored is not None:
+                signal.signal(signal.SIGINT, self._ignored)
+
+    def _close(self, error: BaseException | None) -> None:
         if self.guard is not None:
             kind = None if error is None else type(error)
             self.guard.__exit__(kind, error, None)
@@ -172,12 +181,12 @@ class ScriptLauncher:
             record_failure(recorder, error, FailureMoment(batch=described, host_inputs=inputs))
         recorder.close(0)
 
-    def signalled(self, number: int) -> None:
-        """A signal ends the script: tell the supervisor, and let no second one end the report."""
+    def interrupted(self) -> None:
+        """Ctrl-C ends the script: tell the supervisor, and let no second one end the record."""
         if self.recorder is not None:
             self.recorder.heartbeat.signalled()
         with suppress(ValueError):  # not the main thread
-            signal.signal(number, signal.SIG_IGN)
+            self._ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     @property
     def step(self) -> int:
