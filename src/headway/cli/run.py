@@ -97,6 +97,7 @@ def command(
     if supervisor is not None and (ended := supervisor.run(restarts)) is not None:
         return _report_vanished(ended, target, form, fail_on)
     with spinner("loading torch"):
+        from headway.guard.endings.failure import worker_signals_ignored
         from headway.guard.script.guarded_run import run_guarded
         from headway.torch_adapters.process_state.parent_process import end_with_parent
     folder = out.absolute() if out is not None else _choose_folder(target, launcher)
@@ -105,6 +106,18 @@ def command(
         folder = supervisor.agree_on_folder(folder)
     with lock_run_dir(folder), redirect_script_output(form):
         done = run_guarded(target.run, settings=settings, run_dir=folder, max_norm=clip_grad_norm)
+    with worker_signals_ignored():
+        return _report_outcome(done, folder, target, form, fail_on, supervisor)
+
+
+def _report_outcome(
+    done: GuardedRunResult,
+    folder: Path,
+    target: Script,
+    form: str,
+    fail_on: str | None,
+    supervisor: Supervisor | None,
+) -> int:
     if done.error is not None:
         show_crash(done.error)
     again = supervisor is not None and supervisor.starts_again(done.status)

@@ -90,7 +90,7 @@ class FailSafe:
         except Exception as error:  # a bug of ours must not stop the user's run
             if is_device_error(error):  # the script's own kernel, which we happened to wait for
                 mark_device_lost()
-            if self._strict or device_is_lost():
+            if self._strict or device_is_lost() or _is_about_a_worker(error):
                 raise
             self.tripped = True
             self._give_up()
@@ -157,6 +157,11 @@ class _FailSafeListener:
         method(*args)
         if self._protected.tripped:
             instead(*args)
+
+
+def _is_about_a_worker(error: Exception) -> bool:
+    """Whether it is the user's: torch raises it wherever the main thread is when a worker dies."""
+    return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
 
 
 def _first_line(error: Exception) -> str:

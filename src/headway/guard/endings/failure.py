@@ -9,8 +9,10 @@ from __future__ import annotations
 import importlib
 import linecache
 import signal
+import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -128,6 +130,13 @@ def record_failure(
     recorder: Recorder, error: BaseException, moment: FailureMoment, *, thread: str | None = None
 ) -> None:
     """Record that an exception has ended the run; only the first one counts."""
+    with worker_signals_ignored():
+        _record(recorder, error, moment, thread)
+
+
+def _record(
+    recorder: Recorder, error: BaseException, moment: FailureMoment, thread: str | None
+) -> None:
     ending = recorder.ending
     if ending.status != "finished" or type(error).__name__ in NOT_FAILURES:
         return
@@ -150,6 +159,25 @@ def record_failure(
         return
     kind, facts = _recognise(failure) or (CRASH, failure.facts())
     recorder.event(failure.step, kind, facts)
+
+
+@contextmanager
+def worker_signals_ignored() -> Iterator[None]:
+    """No exception about a dead DataLoader worker is raised in here.
+
+    The handler that torch installs raises one wherever the main thread happens to be, again at
+    every worker that ends.
+    """
+    number = getattr(signal, "SIGCHLD", None)
+    if number is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(number, before)
 
 
 def _recognise(failure: Failure) -> Recognised | None:

@@ -45,6 +45,8 @@ def recognise_loader_failure(failure: Failure) -> Recognised | None:
         facts["how"] = "died"
         facts["worker_signal"] = died["signal"]
         facts["pids"] = [int(pid) for pid in re.findall(r"\d+", died["pids"])]
+    elif isinstance(failure.error, (ConnectionError, EOFError)):
+        facts["how"] = "died"  # while it sent a batch
     elif _TIMED_OUT.search(text):
         facts["how"] = "stalled"
     else:

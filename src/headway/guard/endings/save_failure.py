@@ -21,8 +21,9 @@ _SAVING = re.compile(
 )
 _WRITERS = frozenset({"save", "_save", "_legacy_save", "save_file", "save_model", "async_save"})
 _WRITE_ERRORS = re.compile(
-    r"PytorchStreamWriter|unexpected pos|No space left|Disk quota|Read-only file|file in archive|"
-    r"Permission denied|I/O error|Parent directory",
+    r"PytorchStreamWriter|inline_container|iostream error|cannot be opened|unexpected pos|"
+    r"No space left|Disk quota|Read-only file|file in archive|Permission denied|I/O error|"
+    r"Parent directory",
     re.IGNORECASE,
 )
 REASONS = {
@@ -58,9 +59,13 @@ class SaveWatch:
         remove_save_listener(self)
         self._record_survived()
 
-    def forget(self, error: BaseException) -> None:
-        """This failure ends the run, and is recorded as its end."""
-        self._caught = [item for item in self._caught if not _is_cause(item[0], error)]
+    def take(self, error: BaseException) -> dict[str, Any] | None:
+        """The path of the save that raised this, which ends the run; None if no save did."""
+        for item in self._caught:
+            if _is_cause(item[0], error):
+                self._caught.remove(item)
+                return {} if item[2] is None else {"path": item[2]}
+        return None
 
     def save_begins(self, target: Any) -> None:
         if self._is_own(target):
@@ -74,7 +79,8 @@ class SaveWatch:
         self._recorder.heartbeat.enter(USER)
         path, moment = _path_of(target), self._moment()
         if error is not None:
-            self._caught.append((error, moment, path))
+            if _is_write_error(error):
+                self._caught.append((error, moment, path))
         elif path is not None:
             self.last_good = SavedFile(path, moment.steps)
 
@@ -100,14 +106,17 @@ def recognise_save_failure(failure: Failure) -> Recognised | None:
         _SAVING.search(frame.file.replace("\\", "/")) and frame.function in _WRITERS
         for frame in stack
     )
-    error = failure.error
-    writing = isinstance(error, OSError) or _WRITE_ERRORS.search(str(error))
-    if not saving or not writing:
+    error, watch = failure.error, failure.moment.saves
+    target = None if watch is None else watch.take(error)
+    if not (saving or target is not None) or not _is_write_error(error):
         return None
-    watch = failure.moment.saves
-    if watch is not None:
-        watch.forget(error)
-    return SAVE_FAILED, _facts(failure) | _last_good(None if watch is None else watch.last_good)
+    last_good = _last_good(None if watch is None else watch.last_good)
+    return SAVE_FAILED, _facts(failure) | (target or {}) | last_good
+
+
+def _is_write_error(error: BaseException) -> bool:
+    """Whether the storage is to blame, and not the objects that were to be saved."""
+    return isinstance(error, OSError) or bool(_WRITE_ERRORS.search(str(error)))
 
 
 def _facts(failure: Failure) -> dict[str, Any]:

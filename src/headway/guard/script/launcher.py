@@ -30,7 +30,7 @@ from headway.config import Settings
 from headway.explain.incident_file.contents import running_script
 from headway.guard.endings.batch_history import BatchHistory
 from headway.guard.endings.device_assert import HostInputs
-from headway.guard.endings.failure import FailureMoment, record_failure
+from headway.guard.endings.failure import FailureMoment, record_failure, worker_signals_ignored
 from headway.guard.measure.sampling import SamplingPlan
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.snapshots import Snapshots
@@ -157,7 +157,8 @@ class ScriptLauncher:
         `error`: the exception that ended the script, if one did.
         """
         try:
-            self._close(error)
+            with worker_signals_ignored():
+                self._close(error)
         finally:
             if self._ignored is not None:
                 signal.signal(signal.SIGINT, self._ignored)
