@@ -36,6 +36,8 @@ from headway.torch_adapters.tensor_values import (
 
 MAX_BAD_CALLS = 20_000
 """Bad calls of all steps together; nothing is traced beyond that."""
+MAX_MASK = 1 << 14
+"""Elements of a cast of integers or booleans that may become a mask; images are larger."""
 MAX_COPIED = 1 << 20
 """Elements of an argument that is copied before an op changes it."""
 
@@ -104,8 +106,6 @@ class LastingTrace(UncompiledDispatchMode, Trace):
         self._schemas: dict[Any, OpSchema] = {}
         self._first_call = 0
         """Number of bad calls before the current step."""
-        self._preparing = True
-        """Before the first optimizer step: what the script prepares may live as long as it."""
 
     def __enter__(self) -> LastingTrace:
         self._writes: _StorageWrites = _StorageWrites()
@@ -177,10 +177,9 @@ class LastingTrace(UncompiledDispatchMode, Trace):
 
     def next_step(self) -> None:
         """Begin another step. Bad values that outlive this one keep their origin."""
-        if not self.suspicious and not self._preparing:
+        if not self.suspicious:
             self._writes.forget_since(self._first_call)
             del self.calls[self._first_call :]
-        self._preparing = False
         self._first_call = len(self.calls)
         self._backwards = 0
         self.ends = TraceResults()
@@ -210,7 +209,9 @@ class LastingTrace(UncompiledDispatchMode, Trace):
         facts = self._schemas.get(func)
         if facts is None:
             facts = self._schemas[func] = read_schema(func)
-        if facts.aten == "set":  # memory that is there already: a batch from a worker
+        # Views, and memory that is there already (a batch from a worker), hold no new numbers. Of
+        # the views only the backward of `expand`, a sum, may overflow.
+        if facts.aten == "set" or (facts.view and facts.aten != "expand"):
             return func(*args, **kwargs) if kwargs else func(*args)
         before = None
         if facts.mutated or facts.collective:
@@ -267,7 +268,9 @@ class LastingTrace(UncompiledDispatchMode, Trace):
             if self._writes and type(tensor) is Tensor and tensor.layout is torch.strided:
                 self._writes.drop(tensor)
         # A mask is often made of integers or booleans.
-        return facts.aten == "to_copy" and not args[0].is_floating_point()
+        if facts.aten != "to_copy" or args[0].is_floating_point():
+            return False
+        return bool(args[0].numel() <= MAX_MASK)
 
     def _examine(
         self,

@@ -211,7 +211,7 @@ class StepOutcomes:
         if action.rung in (Rung.SKIP, Rung.BACK_OFF):  # the weights are still those that failed
             self._rerun.on_bad_step(whole, context, self._steps[optimizer].parameters())
         else:
-            self._rerun.on_lost_step(context)
+            self._rerun.on_lost_step(context, goes_on=action.rung is Rung.ROLL_BACK)
         if not poisoned:  # bad weights make any batch look bad
             reason = "non-finite" if verdict.nonfinite else "spike"
             self._quarantine.take(context.step, context.batches, reason)

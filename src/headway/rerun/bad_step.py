@@ -113,7 +113,7 @@ class MissedStep:
     why: str = ""
     """The reason, if the loop is the reason."""
     lost: bool = False
-    """The training halts or rolls back: this is not the state that follows."""
+    """The training halts: no step follows that could explain it."""
 
 
 @dataclass(slots=True)

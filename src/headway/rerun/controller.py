@@ -156,10 +156,11 @@ class RerunController:
             context.iteration,
         )
 
-    def on_lost_step(self, context: StepContext) -> None:
-        """Training does not continue from this bad step: only a trace of it can explain it."""
+    def on_lost_step(self, context: StepContext, *, goes_on: bool) -> None:
+        """Training does not continue from the weights of this bad step: only a trace can explain
+        it, or that of a later step if it goes on from a snapshot."""
         if self._policy.replay:
-            self._missed = MissedStep(context.step, context.parameters, lost=True)
+            self._missed = MissedStep(context.step, context.parameters, lost=not goes_on)
 
     def _weights_moved(self, context: StepContext) -> bool:
         """Whether weights have changed since the step began."""

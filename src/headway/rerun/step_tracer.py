@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from headway.explain.explanation import Origin
     from headway.explain.lasting_trace import LastingTrace, StepFacts
 
+CLOSE_STEPS = 30
+"""Steps of a check that are traced; after that only those that follow a bad one."""
 ARMED_STEPS = 200
 """Steps that are traced after one that could not be explained: each takes longer."""
 ARMED_COMPILED = 1
@@ -104,6 +106,8 @@ class StepTracer:
             self._begin(stack.module, stack)
         steps = ARMED_COMPILED if compiled_code_runs() else ARMED_STEPS
         self._until = max(self._until, host.step + 1 + steps)
+        if self._session is not None:
+            self._session.trace.paused = False
         return self._session is not None
 
     def _begin(
@@ -149,7 +153,9 @@ class StepTracer:
             for step in sorted(self._results)[:-MAX_RESULTS]:
                 del self._results[step]
         self._session.trace.next_step()
-        self._session.trace.paused = False
+        # Most faults show early; a later one is re-run, and wakes the trace for its repeats.
+        rests = self._every_step and host.step >= max(CLOSE_STEPS, self._until)
+        self._session.trace.paused = rests
         self._batches = self._batches[len(self._batches) - self._fresh_batches :]
         if not self._every_step and host.step >= self._until:
             self.stop()

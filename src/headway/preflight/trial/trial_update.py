@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from headway.torch_adapters.frames import Location, is_installed_file, is_internal_file
+from headway.torch_adapters.modes import no_dispatch_modes
 from headway.torch_adapters.op_recording.op_replay import CannotReplay, OpReplay
 from headway.torch_adapters.op_recording.recorded_ops import RecordedRoot
 
@@ -45,6 +46,7 @@ class WeightUpdate:
         self.after: list[Tensor] = []
         self.gradients: list[Tensor | None] = []
         """As the last backward pass left them, before anybody changed them."""
+        self._sizes: dict[str, float] | None = None
 
     @torch.no_grad()
     def made(self) -> bool:
@@ -66,9 +68,15 @@ class WeightUpdate:
             for parameter, _, after in self._weights():
                 parameter.data.copy_(after)
 
-    @torch.no_grad()
     def sizes(self) -> dict[str, float]:
-        """Norms, and how the update lies to the weights and to the gradient."""
+        """Norms, and how the update lies to the weights and to the gradient; measured once."""
+        if self._sizes is None:
+            with no_dispatch_modes():
+                self._sizes = self._measure_sizes()
+        return dict(self._sizes)
+
+    @torch.no_grad()
+    def _measure_sizes(self) -> dict[str, float]:
         found = dict.fromkeys(("weight", "update", "gradient", "stepped_gradient"), 0.0)
         slope, stepped_slope = 0.0, 0.0
         weight, move, along = 0.0, 0.0, 0.0
@@ -76,20 +84,25 @@ class WeightUpdate:
         for parameter, before, after, gradient in zip(
             self.parameters, self.before, self.after, gradients, strict=True
         ):
-            step = (after - before).float()
+            # Each is converted once: of a large model these are the costly part.
+            step = _flat((after - before).float())
+            old = _flat(before)
             stepped = _dense(parameter.grad)
             if stepped is not None:
-                found["stepped_gradient"] += _dot(stepped, stepped)
-                stepped_slope += _dot(stepped, step)
-            found["weight"] += _dot(before, before)
-            found["update"] += _dot(step, step)
+                pushed = _flat(stepped)
+                found["stepped_gradient"] += _dot(pushed, pushed)
+                stepped_slope += _dot(pushed, step)
+            old_square, step_square = _dot(old, old), _dot(step, step)
+            found["weight"] += old_square
+            found["update"] += step_square
             if gradient is not None:
-                found["gradient"] += _dot(gradient, gradient)
-                slope += _dot(gradient, step)
+                flat = _flat(gradient)
+                found["gradient"] += _dot(flat, flat)
+                slope += _dot(flat, step)
             if before.ndim >= 2:
-                weight += _dot(before, before)
-                move += _dot(step, step)
-                along += _dot(before, step)
+                weight += old_square
+                move += step_square
+                along += _dot(old, step)
         facts = {f"{name}_norm": math.sqrt(square) for name, square in found.items()}
         if weight > 0 and move > 0:
             facts["matrix_norm"] = math.sqrt(weight)
@@ -128,7 +141,7 @@ def run_trial(
     """
 
     def at(multiple: float) -> float:
-        with update.put(multiple):
+        with no_dispatch_modes(), update.put(multiple):  # a mode that only passes ops on is slow
             loss = sum(player.play()) / scale
         return loss if math.isfinite(loss) else math.inf
 
@@ -199,8 +212,12 @@ def _dense(gradient: Tensor | None) -> Tensor | None:
     return gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
 
 
+def _flat(tensor: Tensor) -> Tensor:
+    return tensor.double().reshape(-1)
+
+
 def _dot(a: Tensor, b: Tensor) -> float:
-    return float((a.double() * b.double()).sum())
+    return float(torch.dot(a, b))
 
 
 LONGEST_GAP = 50
