@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from support.hang_runs import (
     PATIENCE,
     SCRIPTS,
@@ -56,6 +57,25 @@ def test_the_rank_the_collective_and_the_line_are_named(name: str, tmp_path: Pat
         assert expected.op in finding.message
     # Whatever else was found is a consequence or the reason, never a second cause.
     assert len([cause for cause in report.causes if cause.root.severity >= Severity.ERROR]) == 1
+
+
+@pytest.mark.parametrize("kind", ["RuntimeError", "RankLost"])
+def test_the_error_of_a_survivor_does_not_name_our_callback(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError(
+            f"Got the following error when running the callback: {kind}: [pair.cc:553] Connection "
+            "closed by peer\n\nAt:\n  /x/headway/torch_adapters/local_gradients.py(237): <lambda>\n"
+        )
+
+    monkeypatch.setattr(torch.autograd, "backward", fail)
+    model = torch.nn.Linear(2, 1)
+    with headway.Guard(model, torch.optim.SGD(model.parameters(), lr=0.1)) as guard:
+        with pytest.raises(RuntimeError) as raised:
+            model(torch.ones(1, 2)).sum().backward()
+        assert str(raised.value) == "[pair.cc:553] Connection closed by peer"
+        assert guard.findings == []
 
 
 @pytest.mark.nightly

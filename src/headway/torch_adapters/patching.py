@@ -209,14 +209,14 @@ def _watch_backward(original: Any) -> Any:
 
 
 _CALLBACK = re.compile(
-    r"^Got the following error when running the callback: RuntimeError: (.*?)\s*\n\s*At:\n"
-    r"[^\n]*headway[^\n]*local_gradients\.py",
+    r"^Got the following error when running the callback: (?:RuntimeError|RankLost): (.*?)\s*\n"
+    r"\s*At:\n[^\n]*headway[^\n]*local_gradients\.py",
     re.DOTALL,
 )
 
 
 def _restore_message(error: RuntimeError) -> None:
-    """The message that the error would have without our communication hook.
+    """Take our communication hook out of the message of an error.
 
     A reduction fails when another rank is lost; torch then names the callback that was waiting for
     it, which is ours and innocent.
