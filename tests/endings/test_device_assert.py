@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,33 @@ def test_which_errors_lose_the_device() -> None:
     assert is_device_error(RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel"))
     assert not is_device_error(RuntimeError("shape mismatch"))
     assert not is_device_error(ValueError("CUDA error: device-side assert"))
+
+
+LEAVING = """
+import atexit, sys, weakref
+import torch
+from headway.torch_adapters.device_failure import lost_device
+
+class Batch(torch.Tensor):
+    def __del__(self):
+        print("destroyed", flush=True)
+
+def work():
+    batch = torch.ones(3).as_subclass(Batch)
+    lost_device.mark_device_lost()
+
+atexit.register(print, "handlers ran")
+work()
+lost_device.set_exit_status(3)
+sys.exit(0)
+"""
+
+
+def test_a_lost_device_ends_the_process_without_destructors() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVING], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.returncode, done.stdout) == (3, "handlers ran\n"), done.stderr
 
 
 def test_only_batches_on_the_host_are_kept() -> None:

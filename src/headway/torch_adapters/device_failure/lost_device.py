@@ -12,8 +12,12 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import torch
+from torch import Tensor
+
+from headway.torch_adapters.live_objects import find_instances
 from headway.torch_adapters.private_parts import private_part
 
 _TEXTS = (
@@ -27,6 +31,9 @@ _run_exit_handlers: Callable[[], None] = private_part(
     lambda: None,
     without="after a device-side assert, exit handlers of other libraries do not run",
 )
+_kept: list[Any] = []
+"""Tensors and events that must not be destroyed any more: the memory of pinned ones is given back
+to CUDA, which aborts the process."""
 _lost = False
 _status = 1
 
@@ -49,6 +56,8 @@ def mark_device_lost() -> None:
     global _lost
     if not _lost:
         _lost = True
+        # Frames, and the tensors in them, are destroyed before exit handlers run.
+        _kept.extend(find_instances(Tensor, torch.cuda.Event, torch.cuda.Stream))
         atexit.register(_leave)
 
 
