@@ -16,6 +16,7 @@ from headway.guard.script.launcher import ScriptLauncher, children_seconds
 from headway.policy import Action, Policy
 from headway.report import Report
 from headway.torch_adapters import live_objects, rank_group
+from headway.torch_adapters.device_failure.lost_device import is_device_error, mark_device_lost
 from headway.torch_adapters.process_state.flight_recorder import request_recording
 
 MIN_CHILD_SECONDS = 0.5
@@ -123,6 +124,8 @@ def run_guarded(
             ended = error = left if left.code not in (None, 0) else None
         except (Exception, TrainingHalted) as raised:  # the script's, or our own halt
             ended = error = raised
+            if is_device_error(raised):  # now, while its frames hold what must not be destroyed
+                mark_device_lost()
     launch.close(ended)
     recorder = launch.recorder
     assert recorder is not None
