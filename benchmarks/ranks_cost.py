@@ -38,15 +38,11 @@ from torch.nn.parallel import DistributedDataParallel
 from headway import Guard
 from headway.core.records import Column, Header, StepRecord
 from headway.core.signals import Signal
+from headway.guard.ranks.rank_table import RankField, TableLayout
 from headway.rundir.writer import RunDirWriter
 
-try:
-    from headway.guard.ranks.rank_table import RankField
-
-    SLOTS, GUARD_FOLLOWS_RANKS = len(RankField), True
-except ImportError:
-    SLOTS, GUARD_FOLLOWS_RANKS = 15, False
-"""Numbers a rank tells the others at a step, and whether this guard does."""
+SLOTS = len(RankField)
+"""Numbers that a rank reports at a step."""
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 FLOAT = 4
 NETWORK = Network(alpha=5e-6, beta=1 / 25e9)
@@ -80,10 +76,8 @@ def worker(rank: int, world: int, meeting: str, steps: int) -> None:
     batch = torch.randn(128, 256)
     table = torch.zeros(world * SLOTS)
     plain, watched = net(), net()
-    guard = Guard(*watched) if GUARD_FOLLOWS_RANKS else None
-    variants = {"plain": plain, "with the reduction": plain}
-    if guard is not None:
-        variants["guarded"] = watched
+    guard = Guard(*watched)
+    variants = {"plain": plain, "with the reduction": plain, "guarded": watched}
     taken: dict[str, list[tuple[float, int, int]]] = {name: [] for name in variants}
     for _ in range(steps):
         for name, (model, optimizer) in variants.items():
@@ -95,8 +89,7 @@ def worker(rank: int, world: int, meeting: str, steps: int) -> None:
             optimizer.zero_grad()
             seconds, after = time.perf_counter() - began, counted()
             taken[name].append((seconds, after[0] - before[0], after[1] - before[1]))
-    if guard is not None:
-        guard.close()
+    guard.close()
     if rank == 0:
         settled = {name: found[steps // 5 :] for name, found in taken.items()}
         print(json.dumps({"ranks": world, "floats": table.numel(), **compare(settled)}))
@@ -136,8 +129,14 @@ def measure(world: int, steps: int) -> dict[str, Any]:
 # 2. Simulation.
 
 
+def reduced_bytes(ranks: int) -> int:
+    """Bytes of the vector that a guard reduces at every step."""
+    layout = TableLayout(ranks, 0)
+    return layout.floats * layout.dtype.itemsize
+
+
 def simulate(ranks: int) -> dict[str, Any]:
-    size = FLOAT * SLOTS * ranks
+    size = reduced_bytes(ranks)
     found: dict[str, Any] = {"ranks": ranks, "bytes": size}
     for name, closed, simulated in (
         ("ring", ring, simulate_ring),
@@ -164,7 +163,7 @@ def simulate(ranks: int) -> dict[str, Any]:
 
 def host(ranks: int) -> tuple[float, int]:
     """(µs, bytes) that reading the whole table costs the host: as numbers, in rows."""
-    table = torch.rand(ranks * SLOTS)
+    table = torch.rand(TableLayout(ranks, 0).floats)
     spent = []
     for _ in range(20):
         began = time.perf_counter()

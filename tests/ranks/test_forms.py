@@ -170,5 +170,6 @@ def test_one_small_reduction_per_step_and_nothing_else(kind: str) -> None:
     guarded = run_ranks(train, 2, plan)[0].collectives
     plain = run_ranks(train, 2, plan.but(guarded=False))[0].collectives
     assert set(np.diff(guarded) - np.diff(plain)) == {1}, "bad steps and samples included"
-    # One more to agree on the start of the record.
-    assert guarded[0] - plain[0] == 2
+    # Two more to agree on the start of the record and on the room for snapshots; the
+    # room that each rank has found is exchanged where it differs.
+    assert guarded[0] - plain[0] in (3, 4)

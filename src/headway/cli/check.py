@@ -89,7 +89,7 @@ UNREACHED = 2
 @click.option("--overfit", is_flag=True, help="Also test whether the model can overfit one batch.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=options.RunPath(written=True),
     metavar="DIR",
     help="Write the run to DIR.",
 )
@@ -115,7 +115,7 @@ def command(
     unsafe: bool,
     overlay: Path | None,
     overfit: bool,
-    out: Path | None,
+    out: Path | str | None,
     form: str,
     select: Sequence[str],
     ignore: Sequence[str],

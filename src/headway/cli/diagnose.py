@@ -29,9 +29,7 @@ Read = list[tuple[Path, "Report"]]
 
 
 @click.command()
-@click.argument(
-    "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
-)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=options.RunPath())
 @options.output_format(*FORMATS)
 @options.which_checks
 @options.fail_on()

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
+from headway.cli import options
 from headway.output.terminal import spinner
 
 
 @click.command()
-@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("run", metavar="RUN", type=options.RunPath())
 @click.option(
     "-o",
     "--output",

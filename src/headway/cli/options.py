@@ -19,6 +19,21 @@ FORMATS = ("text", "json", "github", "sarif")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+class RunPath(click.Path):
+    """A path, or the URL of a store, which is downloaded for commands that read."""
+
+    def __init__(self, *, written: bool = False, dir_okay: bool = True) -> None:
+        super().__init__(path_type=Path, dir_okay=dir_okay, file_okay=not written)
+        self._written = written
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        from headway.rundir.remote_run import fetch_run, is_url, local_path
+
+        if is_url(value):
+            return value if self._written else fetch_run(value)
+        return super().convert(local_path(value), param, ctx)
+
+
 def output_format(*choices: str) -> Callable[[Command], Command]:
     """`--format`, the first choice being the default."""
     return click.option(

@@ -14,7 +14,7 @@ from headway.output.terminal import spinner
 
 
 @click.command()
-@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("run", metavar="RUN", type=options.RunPath())
 @click.option(
     "-o",
     "--output",

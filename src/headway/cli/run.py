@@ -18,6 +18,7 @@ from headway.cli import options
 from headway.cli.exit_codes import print_message
 from headway.cli.options import FORMATS
 from headway.cli.script_command import (
+    absolute_run_dir,
     is_first_rank,
     lock_run_dir,
     redirect_script_output,
@@ -29,6 +30,7 @@ from headway.cli.script_command import (
 )
 from headway.errors import UsageError
 from headway.output.terminal import spinner
+from headway.rundir.remote_run import staging_folder
 from headway.rundir.run_lock import start_time
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ RUNS = Path("headway-runs")
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=options.RunPath(written=True),
     metavar="DIR",
     help="Write the run to DIR.  [default: headway-runs/SCRIPT-TIME]",
 )
@@ -71,7 +73,7 @@ def command(
     args: tuple[str, ...],
     module: str | None,
     clip_grad_norm: float | None,
-    out: Path | None,
+    out: Path | str | None,
     restarts: int,
     form: str,
     select: Sequence[str],
@@ -100,10 +102,13 @@ def command(
         from headway.guard.endings.failure import worker_signals_ignored
         from headway.guard.script.guarded_run import run_guarded
         from headway.torch_adapters.process_state.parent_process import end_with_parent
-    folder = out.absolute() if out is not None else _choose_folder(target, launcher)
+    folder = _choose_folder(target, launcher) if out is None else absolute_run_dir(out)
     if supervisor is not None:
         end_with_parent(signal.SIGTERM, supervisor.pid)
-        folder = supervisor.agree_on_folder(folder)
+        # The parent watches the local files of a run in a store.
+        local = staging_folder(folder) if isinstance(folder, str) else folder
+        agreed = supervisor.agree_on_folder(local)
+        folder = folder if isinstance(folder, str) else agreed
     with lock_run_dir(folder), redirect_script_output(form):
         done = run_guarded(target.run, settings=settings, run_dir=folder, max_norm=clip_grad_norm)
     with worker_signals_ignored():
@@ -112,7 +117,7 @@ def command(
 
 def _report_outcome(
     done: GuardedRunResult,
-    folder: Path,
+    folder: Path | str,
     target: Script,
     form: str,
     fail_on: str | None,
@@ -185,7 +190,7 @@ def _choose_folder(target: Script, launcher: int) -> Path:
 
     `launcher`: the process number of torchrun, if it has started this one.
     """
-    from headway.torch_adapters.rank_group import chosen_by_rank_zero
+    from headway.guard.script.launcher_store import chosen_by_rank_zero
 
     began = time.time()
     if os.environ.get("TORCHELASTIC_RUN_ID"):
@@ -195,7 +200,7 @@ def _choose_folder(target: Script, launcher: int) -> Path:
     return Path(chosen_by_rank_zero("run_dir", str((RUNS / name).absolute())))
 
 
-def _extra_keys(done: GuardedRunResult, folder: Path) -> dict[str, Any]:
+def _extra_keys(done: GuardedRunResult, folder: Path | str) -> dict[str, Any]:
     """The keys of the JSON output besides the report."""
     more: dict[str, Any] = {
         "steps": done.steps,
@@ -208,7 +213,7 @@ def _extra_keys(done: GuardedRunResult, folder: Path) -> dict[str, Any]:
     return more
 
 
-def _write(done: GuardedRunResult, folder: Path, target: Script) -> None:
+def _write(done: GuardedRunResult, folder: Path | str, target: Script) -> None:
     from headway.output.console import ReportPrinter
     from headway.output.display_text import shorten_local_paths
     from headway.output.terminal import TerminalPage

@@ -21,9 +21,7 @@ from headway.report import Report
 
 
 @click.command()
-@click.argument(
-    "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
-)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=options.RunPath())
 @options.output_format(*FORMATS)
 @options.which_checks
 @options.fail_on()

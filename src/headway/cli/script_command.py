@@ -22,6 +22,7 @@ from headway.core.numbers import say
 from headway.core.records import Record, StepRecord
 from headway.errors import UsageError
 from headway.output.terminal import TerminalPage
+from headway.rundir.remote_run import open_store
 from headway.rundir.run_lock import RunLock
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -66,11 +67,18 @@ def is_first_rank() -> bool:
     return os.environ.get("RANK", "0") in ("", "0")
 
 
+def absolute_run_dir(out: Path | str) -> Path | str:
+    """A run directory that stays the same if the script changes its folder; a URL as it is."""
+    return out if isinstance(out, str) else out.absolute()
+
+
 @contextlib.contextmanager
-def lock_run_dir(folder: Path | None) -> Iterator[None]:
+def lock_run_dir(folder: Path | str | None) -> Iterator[None]:
     """Refuse a run directory that another process uses, before the script starts."""
     lock = None
-    if folder is not None and is_first_rank():
+    if isinstance(folder, str):
+        open_store(folder)  # raises without fsspec, or for a kind of store that is not installed
+    elif folder is not None and is_first_rank():
         with contextlib.suppress(OSError):  # the recorder reports a folder that cannot be written
             folder.mkdir(parents=True, exist_ok=True)
             lock = RunLock.acquire(folder)

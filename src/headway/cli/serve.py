@@ -8,13 +8,14 @@ from pathlib import Path
 
 import click
 
+from headway.cli import options
 from headway.errors import UsageError
 
 DEFAULT_PORT = 8321
 
 
 @click.command()
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="DIR", type=options.RunPath())
 @click.option(
     "--host",
     default="127.0.0.1",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headway.cli import options
 from headway.cli.exit_codes import INTERRUPTED, print_message
 from headway.core.ending_facts import END, EndFacts
 from headway.core.findings import Finding, Severity
@@ -38,7 +39,7 @@ AT_ONCE = 20_000
 
 
 @click.command()
-@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("run", metavar="RUN", type=options.RunPath())
 @click.option(
     "--every",
     type=click.FloatRange(min=0.05),

@@ -125,7 +125,8 @@ class RankAgreement:
     def __init__(self, agree: GatherFromRanks[Any], rank: int) -> None:
         self._agree = agree
         self._rank = rank
-        self._alone = len(agree(None)) == 1
+        self.ranks = 1
+        """Number of ranks; known from the first answer, on which every investigation begins."""
         self.guilty: int | None = None
         """The rank where the non-finite value originates; None: unknown, or all ranks."""
         self.also: dict[int, Origin] = {}
@@ -149,10 +150,12 @@ class RankAgreement:
     @property
     def one_is_to_blame(self) -> bool:
         """Whether the samples of a single rank can be the cause."""
-        return self._alone or (self.guilty is not None and not self.also)
+        return self.ranks == 1 or (self.guilty is not None and not self.also)
 
     def everywhere(self, value: bool) -> bool:
-        return all(self._agree(value))
+        answers = self._agree(value)
+        self.ranks = len(answers)
+        return all(answers)
 
     def decide(self, value: T) -> T:
         """The value of the rank that decides."""

@@ -282,7 +282,7 @@ class Guard:
         """
         if in_script.is_requested():  # the state will be that of an incident
             return 0
-        folder = Path(run_dir) if run_dir is not None else self.run_dir
+        folder = self._session.recorder.folder_with_snapshots(run_dir)
         if folder is None:
             raise UsageError("guard.resume() needs a run directory: pass one to it or to Guard")
         return self._session.recovery.resume(folder)
@@ -356,7 +356,7 @@ class Guard:
         self._closed = True
         if self._origins is not None:
             self._origins.close()
-        self._session.rest()
+        self._session.close()
         self._hooks.remove()
         guard_inputs.release_optimizers(self._optimizers)
         self._ending.close()

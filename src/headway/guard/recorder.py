@@ -34,6 +34,7 @@ from headway.output.trackers.tracker_group import TrackerGroup, open_trackers
 from headway.policy import Action, Ladder, Policy, Rung, StepVerdict
 from headway.rerun import in_script
 from headway.rundir.heartbeat import HeartbeatWriter
+from headway.rundir.remote_run import fetch_run, is_url, local_path
 from headway.rundir.writer import RunDirWriter
 
 if TYPE_CHECKING:
@@ -274,6 +275,16 @@ class Recorder:
         self.heartbeat.end(self.ending.status)
         for listener in self.end_listeners:
             listener(self.ending.status, step)
+
+    def folder_with_snapshots(self, run_dir: str | Path | None) -> Path | None:
+        """The local folder of a run, by default this one; downloads snapshots that are missing."""
+        if run_dir is not None:
+            return fetch_run(run_dir) if is_url(run_dir) else local_path(run_dir)
+        if self.writer is None or self.writer.broken:
+            return None
+        if self.writer.remote is not None:
+            self.writer.remote.pull("snapshots")
+        return self.writer.path
 
     def flush(self) -> None:
         """Write everything to disk."""

@@ -83,7 +83,7 @@ class Session:
         self.optimizers = optimizers
         self._script = running_script() if torch.cuda.is_initialized() else None
         self.agreement: SingleProcess = (
-            Agreement(ranks.group) if ranks else SingleProcess(rank_group.own_rank())
+            Agreement(ranks) if ranks else SingleProcess(rank_group.own_rank())
         )
         self.policy = policy
         self.ranks = ranks
@@ -157,7 +157,7 @@ class Session:
         )
         self.rerun_group = (
             None
-            if ranks is None or origins is None
+            if ranks is None or origins is None or not isinstance(self.agreement, Agreement)
             else RerunGroup(ranks, origins, models, self.agreement)
         )
         """The ranks that run a step again agreement."""
@@ -246,6 +246,11 @@ class Session:
         self.leak_tracer.close()
         if self.split_forward is not None:
             self.split_forward.close()
+
+    def close(self) -> None:
+        """The guard is over, and no rank waits for this one any more."""
+        self.rest()
+        self.agreement.close()
 
     def state_dict(self) -> dict[str, Any]:
         """What must survive a resume."""

@@ -226,10 +226,13 @@ class StepOutcomes:
                 if poisoned
                 else "The weights are those of the last good step"
             )
-            + (f"; next: headway diagnose {where.path}" if where and not where.broken else "")
+            + (f"; next: headway diagnose {where.location}" if where and not where.broken else "")
         )
 
 
 def _poisoned(table: RankTable) -> tuple[str, ...]:
     """The same on every rank; the rank that holds the tensors has recorded which they are."""
-    return tuple(f"a weight or moment of rank {rank}" for rank in table.who(RankField.POISONED))
+    ranks = table.who(RankField.POISONED)
+    if not ranks and table.count(RankField.POISONED):  # many of thousands of ranks
+        return (f"weights or moments of {table.count(RankField.POISONED)} ranks",)
+    return tuple(f"a weight or moment of rank {rank}" for rank in ranks)

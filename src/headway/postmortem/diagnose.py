@@ -28,6 +28,7 @@ from headway.postmortem.run_summary import (
 )
 from headway.report import Report
 from headway.rundir import run_reader
+from headway.rundir.remote_run import fetch_run, is_url, local_path
 
 if TYPE_CHECKING:
     from headway.logs.log_folders import RunLogs
@@ -55,12 +56,12 @@ def diagnose(path: str | Path, *, settings: Settings | None = None) -> Report:
     `path` is a log, a checkpoint, or a folder of them. Raises `UnreadableInput` when there is
     nothing in it that can be read.
     """
-    place = Path(path)
+    place = fetch_run(path) if is_url(path) else local_path(path)
     report = _report(place, settings)
     # Checkpoints alone have no steps.
     has_log = not report.sources or any("clean" not in source for source in report.sources)
     again = partial(records_of, place) if has_log else None
-    return replace(report, subject=str(place), reread=report.reread or again)
+    return replace(report, subject=str(path), reread=report.reread or again)
 
 
 def _report(place: Path, settings: Settings | None) -> Report:

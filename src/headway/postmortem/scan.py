@@ -32,6 +32,7 @@ from headway.engine import Engine
 from headway.errors import UnreadableInput
 from headway.postmortem.run_settings import settings_beside
 from headway.report import Report
+from headway.rundir.remote_run import fetch_run, is_url, local_path
 
 if TYPE_CHECKING:
     from headway.checkpoints.checkpoint_info import Checkpoint
@@ -196,7 +197,8 @@ def scan(
     """
     from headway.checkpoints.folder_access import scanning
 
-    given = [Path(path)] if isinstance(path, (str, os.PathLike)) else [Path(item) for item in path]
+    paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+    given = [fetch_run(item) if is_url(item) else local_path(item) for item in paths]
     with scanning(given) as left_out:
         found = [one for item in given for one in checkpoints_at(item, left_out)]
         return scan_paths(list(dict.fromkeys(found)), settings, progress=progress, links=left_out)

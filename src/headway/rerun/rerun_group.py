@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import sys
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -16,18 +16,19 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from headway.errors import RankLost
 from headway.torch_adapters import sharded_tensors
 from headway.torch_adapters.local_gradients import LocalGradientMonitor
 from headway.torch_adapters.modes import TorchDispatchMode
 from headway.torch_adapters.op_schema import op_name
-from headway.torch_adapters.rank_group import LOST, RankGroup, SingleProcess, sync_buffers
+from headway.torch_adapters.rank_group import Agreement, RankGroup, sync_buffers
 from headway.torch_adapters.sharded_tensors import local_part
 
 # In a re-run one rank may raise where the others do not, and they would wait for it in their next
 # collective. So the ranks vote before each collective, whatever starts it: FSDP,
 # DistributedDataParallel, SyncBatchNorm, the user. If one has failed, or they are not all at the
 # same place, the step ends on every rank.
+
+T = TypeVar("T")
 
 _NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 _WAITING = "wait_tensor"
@@ -50,21 +51,19 @@ class RankPosition(IntEnum):
 class VoteRounds:
     """Votes among all ranks."""
 
-    def __init__(self, group: Any) -> None:
-        """`group`: a process group of all ranks that nothing else uses."""
-        self._group = group
+    def __init__(self, together: Agreement) -> None:
+        self._together = together
 
     def ask(self, place: RankPosition, what: str = "") -> RankPosition:
         """Where the ranks are; FAILED if they are not all at the same place."""
-        mark = zlib.crc32(what.encode())
-        votes = torch.tensor([place, -place, mark, -mark], dtype=torch.int64)
-        try:
-            dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self._group)
-        except RuntimeError as error:
-            raise RankLost(f"while a bad step was run again: {LOST}") from error
-        highest, lowest, most, least = votes.tolist()
-        alike = highest == -lowest and most == -least
-        return RankPosition(highest) if alike else RankPosition.FAILED
+        return self.gather(place, what, None)[0]
+
+    def gather(
+        self, place: RankPosition, what: str, value: T
+    ) -> tuple[RankPosition, Callable[[], list[T]]]:
+        """The same, and the values of all ranks, for ranks that are at the same place."""
+        high, low, values = self._together.vote((place, zlib.crc32(what.encode())), value)
+        return (RankPosition(high[0]) if high == low else RankPosition.FAILED), values
 
 
 class CollectiveGate(TorchDispatchMode):
@@ -125,8 +124,6 @@ def _size(item: Any) -> int | None:
 # itself, and a step that raises leaves nothing half reduced. FSDP2 cannot compute without the other
 # ranks; if a step ends early, its state is reset. Norms over all ranks are computed from the parts.
 
-T = TypeVar("T")
-
 COMPRESSED = (
     "a communication hook, or mixed precision of DistributedDataParallel, changes gradients "
     "between the ranks, and a re-run leaves that out"
@@ -144,13 +141,12 @@ class RerunGroup:
         ranks: RankGroup,
         origins: LocalGradientMonitor,
         models: Sequence[nn.Module],
-        together: SingleProcess,
+        together: Agreement,
     ) -> None:
         self._ranks = ranks
         self._origins = origins
         self._models = models
-        self._together = together
-        self._rounds = VoteRounds(together.group)
+        self._rounds = VoteRounds(together)
         self._gate: CollectiveGate | None = None
         self._undo = ExitStack()
 
@@ -180,9 +176,10 @@ class RerunGroup:
 
     def agree(self, value: T) -> list[T]:
         """The values of all ranks; raises StepAborted if one has given up."""
-        if self._rounds.ask(RankPosition.TOGETHER, "agree") is not RankPosition.TOGETHER:
+        place, values = self._rounds.gather(RankPosition.TOGETHER, "agree", value)
+        if place is not RankPosition.TOGETHER:
             raise StepAborted("another rank has given up")
-        return self._together.gather(value)
+        return values()
 
     def give_up(self) -> None:
         """Tell the others that this rank stops."""

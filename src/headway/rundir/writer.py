@@ -18,6 +18,7 @@ from headway.core.ending_facts import ENDING
 from headway.core.records import EventRecord, Header, Record, StepRecord, TensorRecord
 from headway.core.signals import Signal
 from headway.errors import RunDirInUse
+from headway.rundir.remote_run import RemoteRun, is_url, local_path
 from headway.rundir.run_lock import RunLock
 
 # Rank 0 records the values of all ranks at every step, so the other ranks need not. Beyond the
@@ -77,7 +78,7 @@ FLUSH_BYTES = 1 << 16
 class RunDirWriter:
     """Writes the records of one rank into a run directory.
 
-    Raises nothing but `RunDirInUse`, when it is created.
+    Raises only when it is created: `RunDirInUse`, or `UsageError` for a store that cannot be read.
     """
 
     def __init__(
@@ -92,7 +93,11 @@ class RunDirWriter:
 
         Ranks from `full_ranks` on write only what they alone know; rank 0 writes everything.
         """
-        self.path = Path(path)
+        self.remote = RemoteRun(path, rank=rank, notify=notify) if is_url(path) else None
+        """The run in a store, if `path` is a URL; `path` is then a local folder."""
+        self.path = local_path(path) if self.remote is None else self.remote.folder
+        self.location = str(self.path) if self.remote is None else self.remote.url
+        """Where a reader finds the run."""
         self.rank = rank
         self.broken = False
         self._notify = notify
@@ -125,6 +130,8 @@ class RunDirWriter:
         """Write everything, and let another process record into the directory."""
         self.flush()
         self._release()
+        if self.remote is not None:
+            self.remote.close()
 
     def _attempt(self, work: Callable[[], None]) -> None:
         if self.broken:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import os
+import pickle
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from headway.errors import RankLost, RunDirInUse, UsageError
 from headway.output.notices import Notices
 from headway.torch_adapters import sharded_tensors
+from headway.torch_adapters.host_group import HostGroup, ProcessGroup
 from headway.torch_adapters.live_objects import find_instances
+from headway.torch_adapters.patching import allow_device_sync
 from headway.torch_adapters.private_parts import private_part
 
 # The other ranks of this training, and the one reduction in which they agree.
@@ -25,10 +27,10 @@ from headway.torch_adapters.private_parts import private_part
 # around the model, those over which its parameters are sharded (DTensor, FSDP), or the `group=` it
 # was given. A process group that merely exists, while the model is local, is not followed.
 
-# Every optimizer step makes exactly one small all-reduce (`ballot.py` says of what); nothing else
-# is exchanged, but for a bad step that all run again together (`company.py`). Whatever one rank
-# has to report, that it was asked to stop or that it found a weight non-finite, waits
-# for the next one and is known to all at the same step. So no rank can be left waiting for a
+# Every optimizer step makes exactly one small all-reduce (`rank_vote.py` says of what); nothing
+# else is exchanged, but for a bad step that all run again together (`rerun_group.py`). Whatever one
+# rank has to report, that it was asked to stop or that it found a weight non-finite, waits for the
+# next one and is known to all at the same step. So no rank can be left waiting for a
 # message that another does not send.
 
 FAILED = (
@@ -44,9 +46,6 @@ LOST = (
     "a rank died, hangs, or left the loop alone: look at what the other ranks said last. This rank "
     "took no step without them; start the run again"
 )
-
-ProcessGroup = Any
-"""A torch process group."""
 
 
 class RankGroup:
@@ -71,6 +70,12 @@ class RankGroup:
         self.alike = False
         """Whether every rank has the same list of parameters."""
         self.copies = sharded_tensors.ReplicaCounts(models, self.size, alike=False)
+        self.members = tuple(dist.get_process_group_ranks(group))
+        self.training = False
+        """Whether a step was voted on. From then on no question may use the user's own group: a
+        rank whose guard has failed answers late, after collectives of the next step."""
+        self.shares_host_group = False
+        """Whether every rank has a host group of an earlier guard, so that it can be shared."""
 
     def ask_to_leave(self) -> None:
         """Tell the others, with the next step, that this rank must go; for signal handlers."""
@@ -89,18 +94,20 @@ class RankGroup:
         """
         named = repr(sharded_tensors.names_and_shapes(self._models)).encode()
         mark = int.from_bytes(hashlib.sha256(named).digest()[:6], "big")
+        state = HostGroup.state(self.members)
         message = torch.tensor(
-            [segment, mark, -mark, refused is not None],
+            [segment, mark, -mark, refused is not None, state, -state],
             dtype=torch.int64,
-            device=self._meeting_place(),
+            device=self.meeting_place(),
         )
         self.reduce(message, dist.ReduceOp.MAX, "while the guard was being made")
-        agreed, highest, lowest, any_refused = message.tolist()
+        agreed, highest, lowest, any_refused, most, least = message.tolist()
         if any_refused:
             raise refused or RunDirInUse(
                 "the run directory is in use by another process; the message of rank 0 names it"
             )
         self.alike = highest == -lowest
+        self.shares_host_group = most == -least > 0
         self.copies = sharded_tensors.ReplicaCounts(self._models, self.size, alike=self.alike)
         return int(agreed)
 
@@ -117,13 +124,14 @@ class RankGroup:
 
     def place(self, device: torch.device) -> torch.device:
         """Where numbers from a device can be reduced: there, or on the group's own device."""
-        return device if device.type in self._devices() else self._meeting_place()
+        return device if device.type in self._devices() else self.meeting_place()
 
     def _devices(self) -> list[str]:
         kinds: list[torch.device] = getattr(self.group, "_device_types", [])
         return [kind.type for kind in kinds]
 
-    def _meeting_place(self) -> torch.device:
+    def meeting_place(self) -> torch.device:
+        """Where small numbers from the host can be reduced."""
         if "cpu" in self._devices():
             return torch.device("cpu")
         return torch.device("cuda", torch.cuda.current_device())
@@ -153,55 +161,6 @@ def own_rank() -> int:
     several = os.environ.get("WORLD_SIZE", "1") != "1"
     number = os.environ.get("RANK", "0")
     return int(number) if several and number.isdigit() else 0
-
-
-STORE_SECONDS = 60.0
-"""Seconds that a rank waits for what rank 0 chose."""
-
-
-def chosen_by_rank_zero(key: str, own: str) -> str:
-    """What rank 0 chose, on every rank of a job whose process group does not exist yet.
-
-    Uses the store of torchrun, or one at MASTER_ADDR:MASTER_PORT that is closed when all have read.
-    """
-    size, rank = int(os.environ.get("WORLD_SIZE", "1")), own_rank()
-    if size <= 1:
-        return own
-    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
-    if not (host and port.isdigit() and dist.is_available()):
-        raise UsageError(
-            f"{size} processes train together, but MASTER_ADDR and MASTER_PORT are not set, so "
-            "they cannot agree on a run directory. Pass --out DIR, or start them with torchrun"
-        )
-    agent_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    try:
-        store = dist.PrefixStore(  # type: ignore[attr-defined]
-            "headway",
-            dist.TCPStore(  # type: ignore[attr-defined]
-                host,
-                int(port),
-                world_size=None,
-                is_master=rank == 0 and not agent_store,
-                timeout=datetime.timedelta(seconds=STORE_SECONDS),
-                wait_for_workers=False,
-                multi_tenant=not agent_store,
-            ),
-        )
-        if rank == 0:
-            store.set(key, own)
-        chosen: str = store.get(key).decode()
-        # Nobody may close the store before the last rank has read from it.
-        if store.add(f"{key}/read", 1) == size:
-            store.set(f"{key}/all", "1")
-        if rank == 0 and not agent_store:
-            store.wait([f"{key}/all"])
-    except RuntimeError as error:
-        lines = str(error).splitlines()
-        raise UsageError(
-            f"rank {rank} of {size} could not agree with the others on a run directory at "
-            f"{host}:{port}: {lines[0] if lines else type(error).__name__}. Pass --out DIR"
-        ) from error
-    return chosen
 
 
 def world_size() -> int:
@@ -305,8 +264,9 @@ def _meshes(parameters: Iterable[Any]) -> list[Any]:
 
 # Rare agreements among ranks: which snapshot, which number, whether all is well.
 
-# The verdict about a step travels in a reduction of its own (`ballot.py`); this is for what
-# happens once in a hundred steps or less, always at the same step on every rank.
+# The verdict about a step travels in a reduction of its own (`rank_vote.py`); this is for what
+# happens once in a hundred steps or less, always at the same step on every rank. An answer that is
+# the same on all ranks costs one all-reduce of a few numbers, another one all-gather more.
 
 T = TypeVar("T")
 
@@ -316,13 +276,16 @@ class SingleProcess:
 
     rank = 0
     count = 1
-    group: Any = None
-    """The process group for what goes through the host; None for one process."""
 
     def __init__(self, number: int = 0) -> None:
         """`number` tells it from other processes that train for themselves beside it."""
         self.folder = f"snapshots.rank{number}" if number else "snapshots"
         """Where its snapshots go in the run directory."""
+
+    @property
+    def group(self) -> Any:
+        """The process group for what goes through the host; None for one process."""
+        return None
 
     def from_rank_zero(self, value: T) -> T:
         """What rank 0 says."""
@@ -339,21 +302,24 @@ class SingleProcess:
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
         """Fill host tensors with those of rank 0, which every rank names in the same order."""
 
+    def close(self) -> None:
+        """No rank asks anything any more."""
+
 
 class Agreement(SingleProcess):
     """A training of several processes. Every rank must ask the same questions in the same order."""
 
-    def __init__(self, group: Any) -> None:
-        import torch.distributed as dist
-
+    def __init__(self, ranks: RankGroup) -> None:
         super().__init__()
-        self._dist = dist
-        self.rank = dist.get_rank(group)
-        self.count = dist.get_world_size(group)
-        # Through the host, so that no question waits for the device's queue.
-        self.group = dist.new_group(
-            dist.get_process_group_ranks(group), backend="gloo", use_local_synchronization=True
-        )
+        self._ranks = ranks
+        self.rank = ranks.rank
+        self.count = ranks.size
+        self._host = HostGroup.share(ranks.members, existing=ranks.shares_host_group)
+        self._closed = False
+
+    @property
+    def group(self) -> Any:
+        return self._host.open()
 
     def from_rank_zero(self, value: T) -> T:
         return self.gather(value)[0]
@@ -362,17 +328,53 @@ class Agreement(SingleProcess):
         return all(self.gather(value))
 
     def gather(self, value: T) -> list[T]:
-        answers: list[Any] = [None] * self.count
-        try:
-            self._dist.all_gather_object(answers, value, group=self.group)
-        except RuntimeError as error:
-            raise RankLost(f"rank {self.rank} of {self.count} lost the others: {LOST}") from error
-        return answers
+        _, _, values = self.vote((), value)
+        return values()
+
+    def vote(
+        self, numbers: Sequence[int], value: T
+    ) -> tuple[list[int], list[int], Callable[[], list[T]]]:
+        """(the highest numbers of all ranks, the lowest, what every rank says if all want to know).
+
+        Before the first step, questions go through the user's own group, so that a healthy run
+        needs no other.
+        """
+        if self._ranks.training:
+            group, device = self._host.open(), torch.device("cpu")
+        else:
+            group, device = self._ranks.group, self._ranks.meeting_place()
+        data = pickle.dumps(value)
+        mark = int.from_bytes(hashlib.sha256(data).digest()[:7], "big")
+        sent = [*numbers, mark, len(data)]
+        message = torch.tensor([*sent, *(-n for n in sent)], dtype=torch.int64, device=device)
+        self._run(dist.all_reduce, message, op=dist.ReduceOp.MAX, group=group)
+        with allow_device_sync():
+            found = message.tolist()
+        high, low = found[: len(sent)], [-n for n in found[len(sent) :]]
+
+        def values() -> list[T]:
+            if high[-2:] == low[-2:]:
+                return [value] * self.count
+            padded = data.ljust(high[-1], b"\0")
+            own = torch.frombuffer(bytearray(padded), dtype=torch.uint8).to(device)
+            each = [torch.empty_like(own) for _ in range(self.count)]
+            self._run(dist.all_gather, each, own, group=group)
+            with allow_device_sync():
+                return [pickle.loads(bytes(item.tolist())) for item in each]
+
+        return high[:-2], low[:-2], values
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
-        first = self._dist.get_process_group_ranks(self.group)[0]
+        for tensor in tensors:
+            self._run(dist.broadcast, tensor, src=self._ranks.members[0], group=self.group)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._host.release()
+
+    def _run(self, collective: Callable[..., Any], *args: Any, **how: Any) -> None:
         try:
-            for tensor in tensors:
-                self._dist.broadcast(tensor, src=first, group=self.group)
+            collective(*args, **how)
         except RuntimeError as error:
             raise RankLost(f"rank {self.rank} of {self.count} lost the others: {LOST}") from error

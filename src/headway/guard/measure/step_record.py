@@ -14,7 +14,6 @@ from torch import Tensor
 from headway.core.bound import LARGEST
 from headway.core.numbers import round_digits
 from headway.core.records import Column
-from headway.guard.measure.sampling import SAMPLE_INTERVAL
 from headway.guard.ranks.rank_table import RankTable
 from headway.policy import StepVerdict
 from headway.rerun.bad_step import StepContext
@@ -136,8 +135,6 @@ SHARED_VALUES = (
 READING_SIGNALS = {"loss": "loss", "total": "grad_norm", "coef": "clip_coef", "scale": "loss_scale"}
 """Readings that are signals without a conversion."""
 
-MAX_CULPRITS = 1000
-"""Number of ranks up to which every sample is recorded; with more ranks, fewer samples are."""
 
 Positions = Callable[[Sequence[Tensor]], list[int]]
 
@@ -170,8 +167,7 @@ class StepRecordBuilder:
         made a bad number, so that the records grow with the number of ranks, not with its square.
         """
         first = ranks.rank == 0
-        often = context.step // SAMPLE_INTERVAL % max(ranks.size // MAX_CULPRITS, 1) == 0
-        if bad or (first and context.sampled and often):
+        if bad or (first and context.sampled):
             chosen = list(range(ranks.size)) if first else tally.culprits()
             self.columns.update(tally.columns(chosen))
             if bad:

@@ -15,7 +15,13 @@ from torch import Tensor
 from headway.guard.measure import sampling
 from headway.guard.measure.sampling import UpdateSample
 from headway.guard.ranks import rank_table
-from headway.guard.ranks.rank_table import CALLS, MISSING, UNKNOWN, RankField, RankTable
+from headway.guard.ranks.rank_table import (
+    MISSING,
+    UNKNOWN,
+    RankField,
+    RankTable,
+    TableLayout,
+)
 from headway.rerun.bad_step import StepContext
 from headway.torch_adapters.local_gradients import LocalGradientMonitor, LocalGradients
 from headway.torch_adapters.rank_group import FAILED, RankGroup
@@ -75,14 +81,12 @@ def _index(positions: Sequence[int], device: torch.device) -> Tensor:
     return torch.tensor(positions, dtype=torch.int64).to(device, non_blocking=True)
 
 
-# One float32 vector goes through one all-reduce per step. Each rank has its own row in it
+# One vector goes through one all-reduce per step. Each of up to 64 ranks has its own row in it
 # (`rank_table.py`) and leaves zeros in the other rows, so that the sum is a table with NaN and
 # infinities where they were, and every rank computes the same verdict from it. After the table come
 # the squared norms of sharded tensors, which are true sums over the ranks.
 
 # The size is the same at every step. On CUDA all of it stays on the device.
-
-_WIDTH = len(RankField)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,7 @@ class StepVote:
         """Whether ranks hold different shards of some gradients."""
         self._tail = {id(p): at for at, p in enumerate(cut)} if ranks.alike else {}
         self._layout: tuple[object, GradientLayout] | None = None
+        self._ranks_layout = TableLayout(ranks.size, ranks.rank, alike=ranks.alike)
         self._update: UpdateSample | None = None
         self._nothing: Tensor | None = None
         self._rounds = 0
@@ -153,7 +158,7 @@ class StepVote:
 
     @property
     def _table(self) -> int:
-        return self.ranks.size * _WIDTH
+        return self._ranks_layout.floats
 
     # Through a step.
 
@@ -180,20 +185,21 @@ class StepVote:
         total = tensors["total"]
         device = self.ranks.place(total.device)
         layout = self._layout_of(order, key, device)
-        vector = torch.zeros(self.floats, device=device)
-        row = vector[self.ranks.rank * _WIDTH :][:_WIDTH]
+        vector = torch.zeros(self.floats, dtype=self._ranks_layout.dtype, device=device)
+        row = self._ranks_layout.row(vector)
         each = tensors.get("each")
         each = None if each is None else each.to(device, torch.float32)
         row[: RankField.SECONDS] = self._measured(report, tensors, layout, each, device)
         row[RankField.SECONDS :] = self._host_fields(report, "loss" in tensors).to(
             device, non_blocking=True
         )
+        self._ranks_layout.write(vector, row, self._rounds)
         layout.write(self._sums(vector), each)
         update = self._write_update(vector)
         self._reduce(vector, report.step)
         self._agree(vector, tensors, layout, each, report.sampled)
         if update is not None:
-            sizes = vector[self._table + len(self._tail) :].sqrt().view(2, -1)
+            sizes = vector[self._table + len(self._tail) :].to(torch.float32).sqrt().view(2, -1)
             count = len(update[0])
             update = (update[0], sizes[0, :count], sizes[1, :count])
         if device != total.device:
@@ -212,8 +218,10 @@ class StepVote:
         device = self.ranks.place(self._parameters[0].device)
         row = [UNKNOWN if slot in MISSING else 0.0 for slot in RankField]
         row[RankField.OFF] = 1.0
-        vector = torch.zeros(self.floats, device=device)
-        vector[self.ranks.rank * _WIDTH :][:_WIDTH] = torch.tensor(row).to(device)
+        vector = torch.zeros(self.floats, dtype=self._ranks_layout.dtype, device=device)
+        own = self._ranks_layout.row(vector)
+        own[:] = torch.tensor(row).to(device)
+        self._ranks_layout.write(vector, own, self._rounds)
         self._reduce(vector, step)
         if self._lag == 0:
             self._all_off()
@@ -222,10 +230,10 @@ class StepVote:
         self, calls: Sequence[float] | None = None, table: Sequence[float] | None = None
     ) -> RankTable:
         """The outcome of the oldest step that the host has not read; reads what is not passed."""
-        _, there = self._unread.popleft()
+        turn, there = self._unread.popleft()
         if calls is None:
-            calls = there.view(-1, _WIDTH)[:, CALLS].sum(dim=0).tolist()
-        tally = RankTable(calls, there if table is None else table)
+            calls = self._ranks_layout.verdict(there, sharded=False)["calls"].tolist()
+        tally = RankTable(calls, there, self._ranks_layout, turn - 1, table)
         self.ranks.leaving = self.ranks.leaving or tally.count(RankField.LEAVE) > 0
         self.ranks.saving = self.ranks.saving or tally.count(RankField.SAVE) > 0
         if tally.count(RankField.OFF):
@@ -336,6 +344,7 @@ class StepVote:
     # What all ranks have reported.
 
     def _reduce(self, vector: Tensor, step: int) -> None:
+        self.ranks.training = True
         self.ranks.reduce(vector, dist.ReduceOp.SUM, f"at step {step}")
         self._ended = time.perf_counter()
         self._rounds += 1
@@ -350,23 +359,19 @@ class StepVote:
         each: Tensor | None,
         wanted: bool,
     ) -> None:
-        table = vector[: self._table].view(self.ranks.size, _WIDTH)
-        loss = table[:, RankField.LOSS]
-        total = table[:, RankField.PLAIN].amax()
-        if self.sharded:
-            total = torch.linalg.vector_norm(torch.cat([total[None], table[:, RankField.SHARD]]))
+        agreed = self._ranks_layout.verdict(vector, sharded=self.sharded)
+        total, loss = agreed["total"], agreed["loss"]
         if "loss" in tensors:
-            tensors["loss"] = loss.sum() / table[:, RankField.LOSSES].sum()
+            tensors["loss"] = loss / agreed["losses"]
         else:  # another rank's may be bad
-            total = total + (loss - loss).sum()
+            total = total + (loss - loss)
         tensors["total"] = total
         if each is not None:
-            tensors["each"] = layout.read(self._sums(vector), each)
-        tensors["skip"] = table[:, RankField.SKIPPED].amax() > 0
-        calls = table[:, CALLS].sum(dim=0)
-        tensors["calls"], tensors["off"] = calls, calls[-1] > 0
+            tensors["each"] = layout.read(self._sums(vector).to(torch.float32), each)
+        tensors["skip"], tensors["calls"] = agreed["skip"], agreed["calls"]
+        tensors["off"] = tensors["calls"][-1] > 0
         if wanted:
-            tensors["ranks"] = table
+            tensors["ranks"] = vector[: self._ranks_layout.row_floats].to(torch.float32)
 
     def _all_off(self) -> bool:
         """Read what a working guard has read by now; whether the guards are off."""

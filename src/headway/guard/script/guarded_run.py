@@ -101,7 +101,7 @@ def run_guarded(
     work: Callable[[], Any],
     *,
     settings: Settings,
-    run_dir: Path | None = None,
+    run_dir: Path | str | None = None,
     max_norm: float | None = None,
 ) -> GuardedRunResult:
     """Run the work under a guard; the result contains whatever it raises."""
@@ -114,7 +114,10 @@ def run_guarded(
     )
     error: BaseException | None = None
     ended: BaseException | None = None
-    with write_crash_stack(run_dir, rank_group.own_rank()), launch:
+    with (
+        write_crash_stack(None if isinstance(run_dir, str) else run_dir, rank_group.own_rank()),
+        launch,
+    ):
         try:
             work()
         except KeyboardInterrupt as raised:
