@@ -97,7 +97,7 @@ def _bring(path: str, files: Files, config: MkDocsConfig) -> None:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Info strings as the renderer knows them, links as the site has them, the drawn layers."""
     # Records for contributors are not answers to a user's question.
-    for_contributors = page.file.src_uri.startswith(("decisions/", "mapping.md"))
+    for_contributors = page.file.src_uri.startswith(("decisions/", "mapping.md", "first-use.md"))
     if for_contributors or page.file.src_uri.startswith(f"{outside.PLACE}/"):
         page.meta["search"] = {"exclude": True}
     markdown = layers.drawn(markdown)

@@ -25,12 +25,17 @@ class SeenLosses:
         self.segment = 0
         self.steps: list[int] = []
         self.losses: list[float] = []
+        self._rank: int | None = None
 
     def through(self, records: Iterator[Record]) -> Iterator[Record]:
         """The same records, noted on the way."""
         for record in records:
             self.segment = record.segment
-            if isinstance(record, StepRecord) and "loss" in record.values:
+            if not isinstance(record, StepRecord) or "loss" not in record.values:
+                pass
+            elif record.rank == self._rank or self._rank is None:
+                # Ranks that train together record the same steps.
+                self._rank = record.rank
                 self.steps.append(record.step)
                 self.losses.append(record.values["loss"])
             yield record
