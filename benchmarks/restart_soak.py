@@ -62,7 +62,7 @@ def work(folder: Path, steps: int, pause: float) -> None:
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
-                losses.write(f"{guard.step} {float(loss).hex()}\n")
+                losses.write(f"{guard.step} {loss.item().hex()}\n")
                 time.sleep(pause)
             if guard.step >= steps:
                 break
@@ -75,8 +75,11 @@ def start(folder: Path, steps: int, pause: float) -> subprocess.Popen[bytes]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     options = [f"--nproc-per-node={RANKS}", "--max-restarts=1000", "--monitor-interval=0.5"]
     script = [__file__, "--worker", str(folder), "--steps", str(steps), "--pause", str(pause)]
+    # With the launcher's own store gloo finds the addresses of dead ranks in it after a restart.
+    environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    command = [*launcher, *options, *script]
     with open(folder / "output", "wb") as output:
-        return subprocess.Popen([*launcher, *options, *script], stdout=output, stderr=output)
+        return subprocess.Popen(command, stdout=output, stderr=output, env=environment)
 
 
 def steps_made(folder: Path) -> int:

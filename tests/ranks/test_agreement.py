@@ -21,6 +21,8 @@ from support.rank_trainings import (
 from support.trainings import assert_same
 
 from headway.core.records import StepRecord
+from headway.errors import RankLost
+from headway.torch_adapters import local_gradients
 
 FAULTS = ("loss", "backward", "input", "only the loss", "spike")
 
@@ -172,3 +174,14 @@ def test_fifty_times(kind: str, size: int, launch: int, tmp_path: Path) -> None:
     plan = planted(size, kind, faults, tmp_path).but(steps=200)
     assert_held(plan, both(size, plan))
     assert_named(plan, size)
+
+
+def test_a_peer_that_dies_in_the_average_is_named_as_the_reason() -> None:
+    """Torch adds our file and line to the error: the message says that they are not the cause."""
+
+    class Broken:
+        def value(self) -> Any:
+            raise RuntimeError("\n[pair.cc:537] Connection closed by peer\nmore")
+
+    with pytest.raises(RankLost, match=r"gradients were averaged: \[pair.cc:537\] Connection"):
+        local_gradients._reduced(Broken())

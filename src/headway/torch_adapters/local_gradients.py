@@ -255,11 +255,11 @@ def _reduced(done: Any) -> Tensor:
     try:
         reduced: Tensor = done.value()[0]
     except RuntimeError as error:
-        lines = str(error).splitlines()
+        lines = [line for line in str(error).splitlines() if line.strip()]
         raise RankLost(
             "another rank died, hangs or left the loop while gradients were averaged: "
-            f"{lines[0] if lines else type(error).__name__}. Look at what the other ranks said "
-            "last; this rank only noticed it here"
+            f"{lines[0].strip() if lines else type(error).__name__}. Look at what the other ranks "
+            "said last; this rank only noticed it here"
         ) from None
     return reduced
 
