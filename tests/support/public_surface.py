@@ -205,7 +205,8 @@ def _error(name: str, kind: type) -> str:
 
 def _signature(value: Any) -> str:
     try:
-        said = str(inspect.signature(value))
+        # The address of a default that is a function differs from process to process.
+        said = re.sub(r"<function (\S+) at 0x[0-9a-f]+>", r"\1", str(inspect.signature(value)))
     except (TypeError, ValueError):  # made in C
         return "(…)"
     # A set has no order of its own; an annotation that is a string is written without quotes.
