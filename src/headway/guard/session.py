@@ -209,13 +209,14 @@ class Session:
 
     def failure_moment(self) -> FailureMoment:
         """What the training is doing, for an exception that ends it."""
+        latest = self.machine.latest
         inputs = HostInputs(
             self._script, tuple(self.machine.recent), self.recovery.snapshotter.newest_weights
         )
         return FailureMoment(
             steps=self.counter.made,
             in_body=self.machine.in_body,
-            batch=self.machine.describe_batch(),
+            batch=[] if latest is None else self.machine.batch_history.describe(latest.batch),
             saves=self.saves,
             host_inputs=inputs if torch.cuda.is_initialized() else None,
         )

@@ -175,10 +175,6 @@ class StepMachine:
             self._outcomes.emit()  # with several optimizers, no other will step in this body
         self._close_body()
 
-    def describe_batch(self) -> list[dict[str, Any]]:
-        """The tensors of the current batch, and how each differs from those before."""
-        return [] if self.latest is None else self.batch_history.describe(self.latest.batch)
-
     def batch_handed(
         self,
         batch: Any,

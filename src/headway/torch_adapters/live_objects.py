@@ -248,3 +248,13 @@ def _locals(frame: FrameType) -> dict[str, Any]:
         # A copy that Python keeps with the frame: it would hold this step's tensors on.
         frame.f_locals.clear()
     return names
+
+
+def may_train(leaves: Sequence[Tensor]) -> bool:
+    """Whether a backward pass from these leaves may fill the gradient of a parameter."""
+    return not leaves or any(isinstance(leaf, nn.Parameter) for leaf in leaves)
+
+
+def parameter_ids(optimizer: Optimizer) -> set[int]:
+    """The identities of an optimizer's parameters."""
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}

@@ -120,8 +120,7 @@ class ScriptLauncher:
         self._script: dict[str, Any] | None = None
         self._first_batches: deque[Any] = deque(maxlen=RECENT_BATCHES)
         """The last batches before there is a guard."""
-        self._ignored: Any = None
-        """The handler of Ctrl-C while it is ignored."""
+        self._ignored: Any = None  # the handler of Ctrl-C while it is ignored
         self._batches = BatchHistory()
         self._first_batch: Any = None
         """The last batch before there was a guard."""
@@ -214,7 +213,7 @@ class ScriptLauncher:
         due = self.guard is None or (self._new_optimizer and not self.replaying)
         # A pass that reaches no parameter computes something else: the gradient of an input, say.
         scaled, self._scaled = self._scaled, []
-        if due and _of_parameters(live_objects.find_leaves(roots)):
+        if due and live_objects.may_train(live_objects.find_leaves(roots)):
             before = self.guard
             self._make_guard(roots)
             if self.guard is not None and self.guard is not before:
@@ -346,12 +345,12 @@ class ScriptLauncher:
             self._always_included.add(id(stepping))
             return [stepping, *(item for item in alive if item is not stepping)]
         reached = {id(leaf) for leaf in live_objects.find_leaves(roots)}
-        training = [item for item in alive if reached & _parameters(item)]
+        training = [item for item in alive if reached & live_objects.parameter_ids(item)]
         # One that has stepped and has no part in this loss is finished, unless it steps again.
         others = [
             item
             for item in alive
-            if not reached & _parameters(item)
+            if not reached & live_objects.parameter_ids(item)
             and (id(item) not in self.steps or id(item) in self._always_included)
         ]
         return [*training, *others]
@@ -393,14 +392,6 @@ class ScriptLauncher:
             self.guard.count_from(old.step)
         for listener in self.on_guard:
             listener(self.guard)
-
-
-def _of_parameters(leaves: Sequence[Tensor]) -> bool:
-    return not leaves or any(isinstance(leaf, nn.Parameter) for leaf in leaves)
-
-
-def _parameters(optimizer: Optimizer) -> set[int]:
-    return {id(p) for group in optimizer.param_groups for p in group["params"]}
 
 
 def children_seconds() -> float:
