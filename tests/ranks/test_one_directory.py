@@ -127,11 +127,12 @@ def test_a_second_run_of_a_busy_directory_ends_with_2_before_the_script(tmp_path
         deadline = time.monotonic() + 60
         while not (tmp_path / "a" / LOCK_FILE).exists() and time.monotonic() < deadline:
             time.sleep(0.05)
+        holder = json.loads((tmp_path / "a" / LOCK_FILE).read_text())  # the child of `headway run`
         done = subprocess.run(
             command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
         )
         assert done.returncode == 2
-        assert f"in use by process {first.pid}" in done.stderr
+        assert f"in use by process {holder['pid']} on {holder['host']}" in done.stderr
         assert "started" not in done.stdout
         assert "Traceback" not in done.stderr
     finally:
