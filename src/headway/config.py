@@ -88,7 +88,7 @@ class Settings:
         path: Path | None = None,
         *,
         start: Path | None = None,
-        distrust: Callable[[Path], bool] = lambda _: False,
+        distrust: Callable[[Path], bool] | None = None,
     ) -> Settings:
         """The settings of a file, or those found upward from `start`, or the defaults.
 
@@ -99,7 +99,7 @@ class Settings:
         here = (start or Path.cwd()).resolve()
         for folder in (here, *here.parents):
             found = folder / "pyproject.toml"
-            if found.is_file() and not distrust(found):
+            if found.is_file() and not (distrust is not None and distrust(found)):
                 return cls._read(found, required=False)
         return cls()
 

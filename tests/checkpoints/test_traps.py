@@ -116,7 +116,7 @@ def test_settings_that_come_with_the_files_are_not_used(
     code, text = scanned(Path())
     assert code == 1
     assert "HD703" in text
-    assert "pyproject.toml lies in what is scanned and is not used" in " ".join(text.split())
+    assert "pyproject.toml is inside what is scanned and is not used" in " ".join(text.split())
 
 
 def test_whole_models_and_partials_are_ordinary(tmp_path: Path) -> None:

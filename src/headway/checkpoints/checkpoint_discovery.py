@@ -71,7 +71,7 @@ def _recognise_file(path: Path) -> str | None:
         if names is not None:
             some = next(iter(names.values()))
             return "safetensors-sharded" if some.endswith(".safetensors") else "torch-sharded"
-    return "pickle" if torch_file.is_pickle(path) else None
+    return "pickle" if zip_archive.is_pickle(path) else None
 
 
 def _recognise_zip(path: Path, size: int) -> str | None:

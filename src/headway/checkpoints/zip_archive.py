@@ -10,6 +10,7 @@ import struct
 import zlib
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
 from headway.checkpoints import inert_pickle
@@ -260,6 +261,31 @@ def looks_like_pickle(head: bytes) -> bool:
 def has_pickle_name(name: str) -> bool:
     """Whether the name of a member is that of a pickle."""
     return name.lower().endswith(ENDINGS)
+
+
+PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".p", ".joblib", ".model")
+"""Endings of files that programs unpickle."""
+
+
+def is_pickle(path: Path) -> bool:
+    """Whether a loader could unpickle a file: by its first bytes, or by its name and its content.
+
+    A pickle of protocol 0 may begin with almost any letter.
+    """
+    try:
+        with open(path, "rb") as file:
+            head = file.read(64)
+            if head[:4] == MAGIC:
+                names = read_directory(file, file.seek(0, 2))
+                return any(has_pickle_name(name) for name in names)
+            if looks_like_pickle(head):
+                return True
+            if path.suffix.lower() not in PICKLE_SUFFIXES:
+                return False
+            loaded = inert_pickle.load(file)
+    except (OSError, BadZip):
+        return False
+    return bool(loaded.requested or loaded.called)
 
 
 def find_other_pickles(

@@ -99,7 +99,7 @@ def settings_from(
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     fail_on: str | None = None,
-    distrust: Callable[[Path], bool] = lambda _: False,
+    distrust: Callable[[Path], bool] | None = None,
 ) -> Settings:
     """The settings of the file, overridden by the command line.
 

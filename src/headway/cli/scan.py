@@ -60,7 +60,7 @@ def command(
       python train.py --resume "$(headway scan RUN --last-good)"
     """
     settings = options.settings_from(
-        config, select=select, ignore=ignore, fail_on=fail_on, distrust=_lies_in(paths)
+        config, select=select, ignore=ignore, fail_on=fail_on, distrust=_inside_of(paths)
     )
     settings = replace(settings, allow=(*settings.allow, *allow))
     from headway.checkpoints.folder_access import scanning
@@ -91,14 +91,14 @@ def command(
     return int(report.fails(settings.fail_on))
 
 
-def _lies_in(paths: Sequence[Path]) -> Callable[[Path], bool]:
+def _inside_of(paths: Sequence[Path]) -> Callable[[Path], bool]:
     """Settings that come with the files must not decide what is reported about them."""
     scanned = [path.resolve() for path in paths if path.is_dir()]
 
     def distrust(file: Path) -> bool:
         inside = any(file.is_relative_to(folder) for folder in scanned)
         if inside:
-            print_message(f"{file} lies in what is scanned and is not used; --config {file} does")
+            print_message(f"{file} is inside what is scanned and is not used; --config {file} does")
         return inside
 
     return distrust

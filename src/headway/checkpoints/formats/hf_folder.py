@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from headway.checkpoints import checkpoint_info, tensor_bytes
+from headway.checkpoints import checkpoint_info, tensor_bytes, zip_archive
 from headway.checkpoints.checkpoint_info import Checkpoint, Problem, SavedTensor, describe_head
 from headway.checkpoints.folder_access import is_own_file, is_own_folder
 from headway.checkpoints.formats import dcp, deepspeed, safetensors, torch_file
@@ -74,7 +74,7 @@ def _beside(path: Path, result: Checkpoint) -> None:
         if inside in read or inside.suffix == ".safetensors" or not is_own_file(inside):
             continue
         known = inside.name in _OTHERS or _RANDOM_STATE.fullmatch(inside.name) is not None
-        if known or torch_file.is_pickle(inside):
+        if known or zip_archive.is_pickle(inside):
             _pickled(inside, result, moments=False)
 
 

@@ -377,31 +377,6 @@ def _optimizer_step(walk: TensorWalk, tensors: list[SavedTensor]) -> int | None:
     return None
 
 
-PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".p", ".joblib", ".model")
-"""Endings of files that programs unpickle."""
-
-
-def is_pickle(path: Path) -> bool:
-    """Whether a loader could unpickle a file: by its first bytes, or by its name and its content.
-
-    A pickle of protocol 0 may begin with almost any letter.
-    """
-    try:
-        with open(path, "rb") as file:
-            head = file.read(64)
-            if head[:4] == zip_archive.MAGIC:
-                names = zip_archive.read_directory(file, file.seek(0, 2))
-                return any(zip_archive.has_pickle_name(name) for name in names)
-            if zip_archive.looks_like_pickle(head):
-                return True
-            if path.suffix.lower() not in PICKLE_SUFFIXES:
-                return False
-            loaded = inert_pickle.load(file)
-    except (OSError, zip_archive.BadZip):
-        return False
-    return bool(loaded.requested or loaded.called)
-
-
 def worth_reading(opened: OpenedPickle) -> bool:
     """Whether a plain pickle has arrays, tensors or dangerous calls."""
     if opened.format != "pickle":
