@@ -66,6 +66,8 @@ class StepTracer:
         self.shared = shared
         """Whether it outlives a guard."""
         self._session: _TraceSession | None = None
+        self._traced_last = False
+        """Whether the last step was traced."""
         self._every_step = False
         self._host: RerunHost | None = None
         self._left = MAX_ARMED
@@ -145,6 +147,7 @@ class StepTracer:
     def step_over(self, host: RerunHost) -> None:
         """An optimizer has stepped, or its step was skipped."""
         self._host = host
+        self._traced_last = self._session is not None
         if self._session is None:
             return
         found = self._session.find_origins()
@@ -180,6 +183,8 @@ class StepTracer:
         """The origins of a bad step; with several ranks, those of the failing one. Every rank must
         call this."""
         own = self._results.pop(step, None)
+        if not self._traced_last:  # the same on all ranks: nobody asks
+            return None
         traces = host.agreement.gather(None if own is None else (own.origins, own.bad_loss))
         if len(traces) == 1:
             return own
