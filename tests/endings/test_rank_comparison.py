@@ -8,7 +8,7 @@ import pytest
 
 from headway.core.hang_facts import (
     CollectiveFacts,
-    RankPosition,
+    RankPlace,
     compare_ranks,
     find_extra_call,
     say_positions,
@@ -33,9 +33,9 @@ def extra(one: list[dict[str, Any]], two: list[dict[str, Any]]) -> tuple[bool, i
     return None if found is None else (found[0], found[1].place.line)
 
 
-def position(rank: int, state: str, line: int, pending: Any = None) -> RankPosition:
+def position(rank: int, state: str, line: int, pending: Any = None) -> RankPlace:
     place = {"file": "train.py", "line": line}
-    return RankPosition.read(
+    return RankPlace.read(
         {"rank": rank, "state": state, "place": place, "collective": pending or {}}
     )
 

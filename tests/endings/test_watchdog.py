@@ -18,7 +18,7 @@ from torch import nn
 import headway
 from headway.guard.endings import process_activity, watchdog
 from headway.guard.endings.rank_board import RankBoard
-from headway.guard.endings.watchdog import LEAST_S, LOOK_S, Watchdog, WatchedRun
+from headway.guard.endings.watchdog import LEAST_S, LOOK_S, Watchdog, WatchedProgress
 from headway.output.notices import Notices
 from headway.rundir.heartbeat import read_heartbeat
 
@@ -36,7 +36,7 @@ class Clockwork:
     events: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
 
     def watch(self, **more: Any) -> Watchdog:
-        run = WatchedRun(
+        run = WatchedProgress(
             progress=lambda: self.token,
             step=lambda: self.steps,
             made=lambda: self.steps - self.first,

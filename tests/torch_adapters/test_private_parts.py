@@ -33,10 +33,9 @@ from headway.torch_adapters import (
     local_gradients,
     optimizer_adapter,
     private_parts,
-    rank_group,
-    sharded_tensors,
 )
 from headway.torch_adapters.private_parts import PRIVATE_PARTS, TREAT_AS_MISSING, private_part
+from headway.torch_adapters.process_groups import rank_group, sharded_tensors
 
 pytestmark = pytest.mark.fence
 

@@ -157,7 +157,7 @@ def command(
         run_dir=out,
         overfit=overfit,
     )
-    losses = StepLosses(_step_lines(grad_log_interval))
+    losses = ReportedLosses(_step_lines(grad_log_interval))
     again = _fresh_run(target, how, config, select, ignore)
     if fix or diff:
         seed_all(0)  # as every fresh run does
@@ -176,7 +176,7 @@ def command(
 
 def _fix(
     done: CheckResult,
-    losses: StepLosses,
+    losses: ReportedLosses,
     request: FixRequest,
     settings: Settings,
     form: str,
@@ -259,7 +259,7 @@ def _describe(again: FreshRun, target: Script) -> dict[str, Any]:
     }
 
 
-class StepLosses:
+class ReportedLosses:
     """Collects the loss of every step that was not skipped, and passes the records on."""
 
     def __init__(self, then: Callable[[Record], None] | None) -> None:

@@ -8,17 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from headway.core.facts import (
-    FactTable,
-    Names,
-    Number,
-    Numbers,
-    Place,
-    Table,
-    Tables,
-    Text,
-    Whole,
-)
+from headway.core.facts import FactTable, Names, Number, Numbers, Place, Table, Tables, Text, Whole
 from headway.core.findings import Finding, Where
 from headway.core.records import EventRecord
 

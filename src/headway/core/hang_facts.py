@@ -58,7 +58,7 @@ class CollectiveFacts(FactTable):
 
 
 @dataclass(frozen=True)
-class RankPosition(FactTable):
+class RankPlace(FactTable):
     """Where one rank stands."""
 
     rank: Whole
@@ -114,7 +114,7 @@ class RankPosition(FactTable):
         return f"{name} is {self.state}{at}{why}"
 
 
-def _inside(position: RankPosition) -> str:
+def _inside(position: RankPlace) -> str:
     return " during backward" if position.within == "backward" and position.known_call else ""
 
 
@@ -128,7 +128,7 @@ class HangFacts(EndingFacts):
     usual_s: Number
     """The longest pause of the run before this one."""
     limit_s: Number
-    ranks: list[RankPosition]
+    ranks: list[RankPlace]
     suspects: Numbers
     """The ranks that the others wait for."""
     over: bool
@@ -145,7 +145,7 @@ class MismatchFacts(EndingFacts):
 
     kind = COLLECTIVE_MISMATCH
 
-    ranks: list[RankPosition]
+    ranks: list[RankPlace]
     rank: Whole
     """The rank that calls `extra`, or differs from most others."""
     extra: CollectiveFacts
@@ -158,7 +158,7 @@ class RankLostFacts(EndingFacts):
 
     kind = RANK_LOST
 
-    lost: list[RankPosition]
+    lost: list[RankPlace]
     error: Text
     """What torch said to the rank that noticed it."""
     place: Place
@@ -185,7 +185,7 @@ class Comparison:
 
 
 def compare_ranks(
-    positions: Sequence[RankPosition], calls: Mapping[int, Sequence[Mapping[str, Any]]]
+    positions: Sequence[RankPlace], calls: Mapping[int, Sequence[Mapping[str, Any]]]
 ) -> Comparison:
     """Find the rank that the others wait for. `calls`: the latest collectives of each rank."""
     waiting = [item for item in positions if item.waits]
@@ -204,7 +204,7 @@ def compare_ranks(
 
 
 def _compare_waiting(
-    waiting: Sequence[RankPosition], calls: Mapping[int, Sequence[Mapping[str, Any]]]
+    waiting: Sequence[RankPlace], calls: Mapping[int, Sequence[Mapping[str, Any]]]
 ) -> Comparison:
     keys = {item.number: _waiting_key(item) for item in waiting}
     usual, count = Counter(keys.values()).most_common(1)[0]
@@ -224,7 +224,7 @@ def _compare_waiting(
     return Comparison("mismatch", ranks, {**raw, "sizes": call.sizes, "place": place})
 
 
-def _waiting_key(item: RankPosition) -> tuple[Any, ...]:
+def _waiting_key(item: RankPlace) -> tuple[Any, ...]:
     call = item.known_call
     if call is not None:
         return (call.group, call.number, *call.line)
@@ -323,9 +323,9 @@ def say_place(place: Place) -> str:
     return f"{file}:{place.line}"
 
 
-def say_positions(positions: Sequence[RankPosition], most: int = 4) -> str:
+def say_positions(positions: Sequence[RankPlace], most: int = 4) -> str:
     """What every rank is doing, with equal positions joined."""
-    groups: dict[str, list[RankPosition]] = {}
+    groups: dict[str, list[RankPlace]] = {}
     for item in positions:
         text = str(item).partition(" ")[2].partition(" ")[2]  # without the rank
         groups.setdefault(text, []).append(item)

@@ -21,18 +21,10 @@ from headway.explain.tensor_memory import MemoryOwners, MemoryWrite, MemoryWrite
 from headway.explain.trace import NamedGradients, Trace, TraceResults, changed_arguments
 from headway.torch_adapters import nonfinite_scan, runtime_state
 from headway.torch_adapters.frames import FrameLine
-from headway.torch_adapters.modes import (
-    UNDECLARED_WRITES,
-    LastingModes,
-    UncompiledDispatchMode,
-)
+from headway.torch_adapters.modes import UNDECLARED_WRITES, LastingModes, UncompiledDispatchMode
 from headway.torch_adapters.module_stack import ModuleNames
 from headway.torch_adapters.op_schema import OpSchema, read_schema, tensor_arguments
-from headway.torch_adapters.tensor_values import (
-    nonfinite_flags,
-    storage_address,
-    sums_to_finite,
-)
+from headway.torch_adapters.tensor_values import nonfinite_flags, storage_address, sums_to_finite
 
 MAX_BAD_CALLS = 20_000
 """Bad calls of all steps together; nothing is traced beyond that."""

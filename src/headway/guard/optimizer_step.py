@@ -30,7 +30,7 @@ from headway.policy import Policy
 from headway.rerun.bad_step import StepContext
 from headway.torch_adapters.local_gradients import LocalGradientMonitor
 from headway.torch_adapters.optimizer_adapter import LineSearchState, LossScaling, is_fused_on_cuda
-from headway.torch_adapters.rank_group import RankGroup
+from headway.torch_adapters.process_groups.rank_group import RankGroup
 from headway.torch_adapters.saved_state import BufferBackup
 
 NO_GRADIENTS = (

@@ -38,7 +38,7 @@ from headway.rundir.remote_run import fetch_run, is_url, local_path
 from headway.rundir.writer import RunDirWriter
 
 if TYPE_CHECKING:
-    from headway.torch_adapters.rank_group import RankGroup
+    from headway.torch_adapters.process_groups.rank_group import RankGroup
 
 
 # Every record gets a place in the stream, goes to the run directory and to the checks. A

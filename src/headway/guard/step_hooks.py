@@ -24,7 +24,7 @@ from headway.torch_adapters.optimizer_adapter import (
     find_closure,
     with_closure,
 )
-from headway.torch_adapters.rank_group import RankGroup
+from headway.torch_adapters.process_groups.rank_group import RankGroup
 
 
 class StepHooks:

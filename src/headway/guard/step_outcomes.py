@@ -15,7 +15,7 @@ from headway.guard.recovery.quarantine import Quarantine
 from headway.policy import Action, BackOff, Policy, Rung, StepVerdict
 from headway.rerun.bad_step import StepContext
 from headway.torch_adapters.patching import allow_device_sync
-from headway.torch_adapters.rank_group import RankGroup
+from headway.torch_adapters.process_groups.rank_group import RankGroup
 from headway.torch_adapters.saved_state import BufferBackup
 
 if TYPE_CHECKING:

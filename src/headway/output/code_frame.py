@@ -34,7 +34,7 @@ _OPERATORS: Mapping[str, tuple[type[ast.AST], ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class FrameLine:
+class CodeFrameLine:
     """One line of a frame."""
 
     number: int
@@ -50,7 +50,7 @@ class FrameLine:
     """The file, if it is another one than that of the line before."""
 
 
-def frame_of(finding: Finding) -> list[FrameLine]:
+def frame_of(finding: Finding) -> list[CodeFrameLine]:
     """The lines around a finding; empty if its source is unknown or has changed since."""
     where = finding.where
     if where.file is None or where.line is None:
@@ -66,7 +66,7 @@ def frame_of(finding: Finding) -> list[FrameLine]:
     main = _underline(lines, where.line, where.op, label=label, main=True)
     first = max(where.line - BEFORE, 1)
     numbers = range(first, min(where.line + AFTER, len(lines)) + 1)
-    shown = [main if n == where.line else FrameLine(n, _text(lines, n)) for n in numbers]
+    shown = [main if n == where.line else CodeFrameLine(n, _text(lines, n)) for n in numbers]
     while not shown[0].text.strip() and not shown[0].column:
         shown.pop(0)
     while not shown[-1].text.strip() and not shown[-1].column:
@@ -74,7 +74,9 @@ def frame_of(finding: Finding) -> list[FrameLine]:
     return _with_second(finding, lines, shown)
 
 
-def _with_second(finding: Finding, lines: list[str], shown: list[FrameLine]) -> list[FrameLine]:
+def _with_second(
+    finding: Finding, lines: list[str], shown: list[CodeFrameLine]
+) -> list[CodeFrameLine]:
     """The frame with a second line that takes part in the fault, where the evidence names one."""
     evidence, where = finding.evidence, finding.where
     file, line = evidence.get("made_at_file"), evidence.get("made_at_line")
@@ -102,11 +104,11 @@ def _with_second(finding: Finding, lines: list[str], shown: list[FrameLine]) -> 
 
 def _underline(
     lines: list[str], line: int, op: str | None, *, label: str, main: bool = False
-) -> FrameLine:
+) -> CodeFrameLine:
     at = lines[line - 1]
     column, width = _span("\n".join(lines), line, op) or _whole(at)
     before = len(at[: column - 1].expandtabs(4)) + 1
-    return FrameLine(line, _text(lines, line), before, width, label, main)
+    return CodeFrameLine(line, _text(lines, line), before, width, label, main)
 
 
 def _text(lines: list[str], number: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from headway.core.findings import Finding, Remedy, Severity
 from headway.core.numbers import say_bytes
-from headway.output.code_frame import FrameLine, edit_diff, frame_of
+from headway.output.code_frame import CodeFrameLine, edit_diff, frame_of
 from headway.output.display_text import shorten_local_paths
 from headway.output.incident_view import IncidentView, LineView
 from headway.output.terminal import StyledText, TerminalPage
@@ -224,7 +224,7 @@ class ReportPrinter:
             self._remedies(finding.remedies, inner)
 
     def _place(
-        self, finding: Finding, frame: Sequence[FrameLine], message: str, margin: str
+        self, finding: Finding, frame: Sequence[CodeFrameLine], message: str, margin: str
     ) -> None:
         """`--> train.py:56:12`, and the lines around it with the expression underlined."""
         where, marked = finding.where, next((line for line in frame if line.main), None)
@@ -238,7 +238,7 @@ class ReportPrinter:
             return
         self._frame(frame, margin)
 
-    def _frame(self, frame: Sequence[FrameLine], margin: str) -> None:
+    def _frame(self, frame: Sequence[CodeFrameLine], margin: str) -> None:
         width = len(str(max(line.number for line in frame)))
         room = self.page.width - len(margin) - width - 3
         before = frame[0].number - 1

@@ -16,12 +16,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from headway.torch_adapters import sharded_tensors
 from headway.torch_adapters.local_gradients import LocalGradientMonitor
 from headway.torch_adapters.modes import TorchDispatchMode
 from headway.torch_adapters.op_schema import op_name
-from headway.torch_adapters.rank_group import Agreement, RankGroup, sync_buffers
-from headway.torch_adapters.sharded_tensors import local_part
+from headway.torch_adapters.process_groups import sharded_tensors
+from headway.torch_adapters.process_groups.rank_group import Agreement, RankGroup, sync_buffers
+from headway.torch_adapters.process_groups.sharded_tensors import local_part
 
 # In a re-run one rank may raise where the others do not, and they would wait for it in their next
 # collective. So the ranks vote before each collective, whatever starts it: FSDP,

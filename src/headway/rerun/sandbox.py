@@ -42,9 +42,9 @@ from headway.torch_adapters.optimizer_adapter import (
     rewind_scaler,
     with_closure,
 )
+from headway.torch_adapters.process_groups.sharded_tensors import local_part
 from headway.torch_adapters.rng import RngState
 from headway.torch_adapters.runtime_state import compiled_code_runs, run_eagerly
-from headway.torch_adapters.sharded_tensors import local_part
 
 if TYPE_CHECKING:
     from headway.rerun.rerun_group import RerunGroup

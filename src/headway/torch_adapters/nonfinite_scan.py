@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from headway.torch_adapters.module_stack import user_path
-from headway.torch_adapters.sharded_tensors import local_part, local_values
+from headway.torch_adapters.process_groups.sharded_tensors import local_part, local_values
 
 
 def count_nonfinite(tensor: Tensor) -> tuple[int, int]:

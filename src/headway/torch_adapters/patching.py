@@ -16,7 +16,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad
 
 from headway.torch_adapters.private_parts import private_part
-from headway.torch_adapters.sharded_tensors import is_dtensor, local_part, replicated
+from headway.torch_adapters.process_groups.sharded_tensors import is_dtensor, local_part, replicated
 
 # The one way in which anything of torch is replaced, and restored.
 

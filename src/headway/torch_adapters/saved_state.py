@@ -16,8 +16,8 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from headway.torch_adapters.compat import module_buffers, tensor_version
-from headway.torch_adapters.hook_states import HookStates
 from headway.torch_adapters.module_stack import user_path
+from headway.torch_adapters.process_groups.hook_states import HookStates
 
 # Putting back what a bad forward did to the model's buffers.
 

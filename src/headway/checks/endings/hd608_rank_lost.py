@@ -35,7 +35,7 @@ _FAILURES = {
 }
 
 
-class RankLost(Check):
+class LostRank(Check):
     """A rank died or left, and the others could not continue.
 
     ## What it checks

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from headway.core.check import Check, Needs
 from headway.core.ending_facts import END, ENDING, HANG, EndFacts
 from headway.core.findings import Finding, Severity, Where
-from headway.core.hang_facts import HangFacts, RankPosition, say_positions
+from headway.core.hang_facts import HangFacts, RankPlace, say_positions
 from headway.core.records import EventRecord, Moment, record_at
 
 
@@ -104,7 +104,7 @@ class RunHung(Check):
         )
 
 
-def _find_culprit(facts: HangFacts) -> RankPosition | None:
+def _find_culprit(facts: HangFacts) -> RankPlace | None:
     """The rank to look at: the first that the others wait for."""
     named = [item for item in facts.ranks if item.number in facts.suspects]
     return next(iter([*named, *facts.ranks]), None)
@@ -114,7 +114,7 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _remedies(facts: HangFacts, culprit: RankPosition | None) -> list[str]:
+def _remedies(facts: HangFacts, culprit: RankPlace | None) -> list[str]:
     found = []
     if culprit is not None and culprit.within == "a DataLoader worker":
         found.append(

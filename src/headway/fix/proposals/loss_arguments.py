@@ -7,14 +7,7 @@ import re
 from collections.abc import Iterator
 
 from headway.core.findings import Finding, Remedy
-from headway.fix.syntax import (
-    SyntaxFile,
-    callee,
-    keyword,
-    receiver,
-    with_keyword,
-    without_argument,
-)
+from headway.fix.syntax import SyntaxFile, callee, keyword, receiver, with_keyword, without_argument
 
 _SQUASHING = {
     "softmax": ("softmax", "Softmax"),

@@ -25,7 +25,7 @@ from headway.guard.measure.gradient_measure import (
 from headway.rerun.bad_step import StepContext
 from headway.torch_adapters.nonfinite_scan import count_all_nonfinite
 from headway.torch_adapters.optimizer_adapter import HostBrake, KernelBrake
-from headway.torch_adapters.sharded_tensors import local_part
+from headway.torch_adapters.process_groups.sharded_tensors import local_part
 
 
 class UpdateBrake:

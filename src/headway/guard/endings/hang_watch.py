@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headway.guard.endings.rank_board import RankBoard
-from headway.guard.endings.watchdog import Watchdog, WatchedRun, watchdogs
+from headway.guard.endings.watchdog import Watchdog, WatchedProgress, watchdogs
 from headway.guard.measure.sampling import host_rss_bytes
 from headway.output.notices import Notices
 from headway.rerun import in_script
 from headway.rundir.heartbeat import HeartbeatWriter
-from headway.torch_adapters import rank_group
+from headway.torch_adapters.process_groups import rank_group
 from headway.torch_adapters.process_state.thread_stacks import ThreadStack
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def watch_session(session: Session, notices: Notices) -> Watchdog:
     if folder is not None and size > 1:
         board = RankBoard(folder, session.recorder.segment, rank, size)
     found = Watchdog(
-        WatchedRun(progress, step, made, in_loop, event, end),
+        WatchedProgress(progress, step, made, in_loop, event, end),
         notices=notices,
         rank=rank,
         size=size,

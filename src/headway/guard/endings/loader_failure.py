@@ -7,12 +7,7 @@ import time
 from typing import Any
 
 from headway.core.ending_facts import LOADER_FAILED
-from headway.guard.endings.failure import (
-    Failure,
-    Recognised,
-    read_code_frame,
-    read_line,
-)
+from headway.guard.endings.failure import Failure, Recognised, read_code_frame, read_line
 from headway.torch_adapters.dataloader import FailedLoad, find_failed_load
 from headway.torch_adapters.frames import Location, find_user_location, parse_traceback
 

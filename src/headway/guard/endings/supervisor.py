@@ -21,12 +21,7 @@ from typing import Any
 from headway.core.ending_facts import END, INTERRUPTED, KILLED, OUT_OF_MEMORY
 from headway.guard.endings.host_memory import HostMemory, judge_kill
 from headway.rundir.heartbeat import Heartbeat, mark_ended, read_heartbeat
-from headway.rundir.vanished_run import (
-    INTERRUPTING,
-    CrashStack,
-    describe_vanished,
-    stack_file,
-)
+from headway.rundir.vanished_run import INTERRUPTING, CrashStack, describe_vanished, stack_file
 from headway.rundir.writer import append_events
 
 PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")

@@ -24,7 +24,7 @@ from headway.core.hang_facts import (
     SILENT,
     STOPPED,
     Comparison,
-    RankPosition,
+    RankPlace,
     compare_ranks,
     say_positions,
 )
@@ -59,7 +59,7 @@ HUNG_STATUS = 124
 
 
 @dataclass(frozen=True, slots=True)
-class WatchedRun:
+class WatchedProgress:
     """What a watchdog reads of a run. Every function may be called from its thread."""
 
     progress: Callable[[], Hashable]
@@ -80,7 +80,7 @@ class Watchdog:
 
     def __init__(
         self,
-        run: WatchedRun,
+        run: WatchedProgress,
         *,
         notices: Notices,
         rank: int = 0,
@@ -236,7 +236,7 @@ class Watchdog:
             return
         if SILENT in states and self._waited < UNHEARD_S:
             return
-        positions = [RankPosition.read(answers[rank]) for rank in sorted(answers)]
+        positions = [RankPlace.read(answers[rank]) for rank in sorted(answers)]
         calls = {rank: item.get("calls") or () for rank, item in answers.items()}
         found = self._describe(list(answers.values()), compare_ranks(positions, calls))
         found["reporter"] = next(
@@ -303,7 +303,7 @@ class Watchdog:
             "headway: no progress for %.0f s (longest pause before: %.0f s): %s",
             found["idle_s"],
             found["usual_s"],
-            say_positions([RankPosition.read(item) for item in found["ranks"]]),
+            say_positions([RankPlace.read(item) for item in found["ranks"]]),
         )
 
     def _over(self) -> None:

@@ -14,7 +14,11 @@ from torch.optim import Optimizer
 
 from headway.torch_adapters.compat import tensor_version
 from headway.torch_adapters.nonfinite_scan import dense_values
-from headway.torch_adapters.sharded_tensors import gradient_of, is_dtensor, local_part
+from headway.torch_adapters.process_groups.sharded_tensors import (
+    gradient_of,
+    is_dtensor,
+    local_part,
+)
 
 _HALF = (torch.float16, torch.bfloat16)
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from headway.guard.measure.gradient_measure import to_one_device
 from headway.guard.memory import retained_graphs
 from headway.guard.ranks import rank_table
+from headway.torch_adapters.process_groups.sharded_tensors import local_part
 from headway.torch_adapters.saved_state import BufferBackup
-from headway.torch_adapters.sharded_tensors import local_part
 
 SAMPLE_INTERVAL = 10
 """Steps between two samples."""

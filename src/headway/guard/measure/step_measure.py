@@ -27,8 +27,8 @@ from headway.guard.measure.sampling import SamplingPlan
 from headway.guard.memory.retained_graphs import GraphRetention
 from headway.rerun.bad_step import StepContext
 from headway.torch_adapters.optimizer_adapter import LossScaling
+from headway.torch_adapters.process_groups.sharded_tensors import local_values
 from headway.torch_adapters.saved_state import BufferBackup
-from headway.torch_adapters.sharded_tensors import local_values
 
 MAX_LOSSES_ELSEWHERE = 16
 """Losses of a step whose backward pass reached none of the optimizer's gradients."""

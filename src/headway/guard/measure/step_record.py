@@ -17,7 +17,7 @@ from headway.core.records import Column
 from headway.guard.ranks.rank_table import RankTable
 from headway.policy import StepVerdict
 from headway.rerun.bad_step import StepContext
-from headway.torch_adapters.rank_group import RankGroup
+from headway.torch_adapters.process_groups.rank_group import RankGroup
 
 # On the CPU there is nothing to wait for. On CUDA the numbers of a step are packed into one tensor
 # and copied to pinned memory behind the step's own work; the host reads them `LAG` steps later, and

@@ -20,14 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headway.guard.memory.micro_batches import (
-    MEAN,
-    CannotSplit,
-    ModelCall,
-    Reduction,
-    join,
-    prove,
-)
+from headway.guard.memory.micro_batches import MEAN, CannotSplit, ModelCall, Reduction, join, prove
 from headway.guard.memory.piece_graphs import (
     SKIP,
     SPLIT,
@@ -47,16 +40,11 @@ from headway.torch_adapters.device_failure.device_memory import (
     release_cached_memory,
     requested_bytes,
 )
-from headway.torch_adapters.frames import (
-    current_frame,
-    describe_frame,
-    is_user_frame,
-    walk_callers,
-)
+from headway.torch_adapters.frames import current_frame, describe_frame, is_user_frame, walk_callers
 from headway.torch_adapters.patching import install_patch
+from headway.torch_adapters.process_groups.sharded_tensors import is_dtensor
 from headway.torch_adapters.rng import RngState
 from headway.torch_adapters.runtime_state import compiled_code_runs
-from headway.torch_adapters.sharded_tensors import is_dtensor
 
 CHECKED_CALLS = 4
 """First calls whose graph is searched for weights from outside of the model."""

@@ -15,17 +15,11 @@ from torch import Tensor
 from headway.guard.measure import sampling
 from headway.guard.measure.sampling import UpdateSample
 from headway.guard.ranks import rank_table
-from headway.guard.ranks.rank_table import (
-    MISSING,
-    UNKNOWN,
-    RankField,
-    RankTable,
-    TableLayout,
-)
+from headway.guard.ranks.rank_table import MISSING, UNKNOWN, RankField, RankTable, TableLayout
 from headway.rerun.bad_step import StepContext
 from headway.torch_adapters.local_gradients import LocalGradientMonitor, LocalGradients
-from headway.torch_adapters.rank_group import FAILED, RankGroup
-from headway.torch_adapters.sharded_tensors import local_part
+from headway.torch_adapters.process_groups.rank_group import FAILED, RankGroup
+from headway.torch_adapters.process_groups.sharded_tensors import local_part
 
 # The norm over all ranks counts a replicated gradient once, and adds up the squares of the shards,
 # each divided by the number of ranks that hold the same shard.

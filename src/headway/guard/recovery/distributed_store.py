@@ -42,7 +42,11 @@ from headway.guard.recovery.snapshot_store import SnapshotAbandoned, SnapshotSto
 from headway.guard.recovery.snapshots import Snapshot
 from headway.guard.recovery.training_state import TrainingState, digest_tensor
 from headway.torch_adapters.nested_state import StatePath, find_tensors
-from headway.torch_adapters.sharded_tensors import describe_mesh, is_dtensor, is_local_shard
+from headway.torch_adapters.process_groups.sharded_tensors import (
+    describe_mesh,
+    is_dtensor,
+    is_local_shard,
+)
 
 FIRST_WAIT_S = 60.0
 """Seconds that rank 0 waits for the parts of the other ranks, in addition to ten times its own."""

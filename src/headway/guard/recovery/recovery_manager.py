@@ -26,7 +26,7 @@ from headway.output.notices import Notices
 from headway.policy import Rung, StepVerdict
 from headway.torch_adapters import rng
 from headway.torch_adapters.patching import allow_device_sync
-from headway.torch_adapters.rank_group import RankGroup, SingleProcess
+from headway.torch_adapters.process_groups.rank_group import RankGroup, SingleProcess
 from headway.torch_adapters.saved_state import BufferBackup
 
 # SIGTERM and SIGUSR1: the machine is about to be taken away.

@@ -13,7 +13,7 @@ from headway.guard.recovery.snapshots import Snapshot
 from headway.guard.recovery.training_state import TrainingState
 from headway.output.notices import Notices
 from headway.torch_adapters.nested_state import StatePath
-from headway.torch_adapters.rank_group import SingleProcess
+from headway.torch_adapters.process_groups.rank_group import SingleProcess
 
 STATE = "state.pt"
 OWN = "rank0.pt"

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from headway.errors import SettingsError
-from headway.torch_adapters import sharded_tensors
 from headway.torch_adapters.nested_state import StatePath, find_tensors, map_with_paths
-from headway.torch_adapters.sharded_tensors import local_part
+from headway.torch_adapters.process_groups import sharded_tensors
+from headway.torch_adapters.process_groups.sharded_tensors import local_part
 
 # "Good" means verified finite when taken: every floating-point tensor of weights, buffers, moments
 # and other state. On the CPU a snapshot is a copy. On CUDA the state is gathered into one flat

@@ -20,7 +20,7 @@ from headway.guard.recovery.snapshot_store import (
 from headway.guard.recovery.snapshots import Snapshot, Snapshots, state_bytes, take_snapshot
 from headway.guard.recovery.training_state import TrainingState
 from headway.output.notices import Notices
-from headway.torch_adapters.rank_group import SingleProcess
+from headway.torch_adapters.process_groups.rank_group import SingleProcess
 
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")

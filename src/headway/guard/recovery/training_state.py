@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from headway.errors import UsageError
-from headway.torch_adapters import sharded_tensors
 from headway.torch_adapters.compat import module_buffers, non_persistent_buffers, preserve_version
 from headway.torch_adapters.nested_state import StatePath, find_tensors, make_loadable, map_tensors
 from headway.torch_adapters.optimizer_adapter import local_optimizer
-from headway.torch_adapters.rank_group import find_replicas
+from headway.torch_adapters.process_groups import sharded_tensors
+from headway.torch_adapters.process_groups.rank_group import find_replicas
+from headway.torch_adapters.process_groups.sharded_tensors import is_dtensor, local_part
 from headway.torch_adapters.saved_state import MAX_BUFFER_BYTES
-from headway.torch_adapters.sharded_tensors import is_dtensor, local_part
 
 HOOKS = "communication_hooks"
 """The state of communication hooks, such as PowerSGD's error feedback. It is laid out by the

@@ -15,8 +15,9 @@ from headway.guard.endings.failure import find_exit_status
 from headway.guard.script.launcher import ScriptLauncher, children_seconds
 from headway.policy import Action, Policy
 from headway.report import Report
-from headway.torch_adapters import live_objects, rank_group
+from headway.torch_adapters import live_objects
 from headway.torch_adapters.device_failure.lost_device import is_device_error, mark_device_lost
+from headway.torch_adapters.process_groups import rank_group
 from headway.torch_adapters.process_state.flight_recorder import request_recording
 
 MIN_CHILD_SECONDS = 0.5

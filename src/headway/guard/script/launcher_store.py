@@ -8,7 +8,7 @@ import os
 import torch.distributed as dist
 
 from headway.errors import UsageError
-from headway.torch_adapters.rank_group import own_rank
+from headway.torch_adapters.process_groups.rank_group import own_rank
 
 STORE_SECONDS = 60.0
 """Seconds that a rank waits for what rank 0 chose."""

@@ -19,7 +19,7 @@ from headway.guard.ranks.rank_table import checksum_tensors
 from headway.preflight.observer import Observer
 from headway.preflight.script_context import observe_method
 from headway.torch_adapters.nested_state import find_tensors
-from headway.torch_adapters.rank_group import default_store
+from headway.torch_adapters.process_groups.rank_group import default_store
 
 SIGNAL = "rank/weights_hash"
 CLOSELY, EVERY = 10, 10

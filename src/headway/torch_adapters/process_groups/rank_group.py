@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from headway.errors import RankLost, RunDirInUse, UsageError
 from headway.output.notices import Notices
-from headway.torch_adapters import sharded_tensors
-from headway.torch_adapters.host_group import HostGroup, ProcessGroup
 from headway.torch_adapters.live_objects import find_instances
 from headway.torch_adapters.patching import allow_device_sync
 from headway.torch_adapters.private_parts import private_part
+from headway.torch_adapters.process_groups import sharded_tensors
+from headway.torch_adapters.process_groups.host_group import HostGroup, ProcessGroup
 
 # The other ranks of this training, and the one reduction in which they agree.
 
