@@ -78,8 +78,9 @@ def test_a_streak_of_bad_steps_halts_at_the_first_beyond_the_limit(
     assert all_finite(state_of(training.model, training.optimizer))
     written = [event.data["action"] for event in events_of(tmp_path, "action")]
     assert written == [*["skip"] * limit, "halt"]
-    (event,) = events_of(tmp_path, "exception")
-    assert event.data["error"].startswith("TrainingHalted: training halted at step")
+    assert not events_of(tmp_path, "crash"), "a halt is no crash"
+    (end,) = events_of(tmp_path, "end")
+    assert end.data == {"steps": 6 + limit, "status": "failed", "exit": 1}
 
 
 def test_the_default_bears_twenty_in_a_row() -> None:

@@ -120,7 +120,7 @@ def test_an_exception_is_written_down(config: dict[str, Any], alone: Any, tmp_pa
     engine = make_engine(alone, **config)
     with pytest.raises(RuntimeError, match="gone"), watch(engine, run_dir=tmp_path):
         raise RuntimeError("gone")
-    [event] = events_of(tmp_path, "exception")
+    [event] = events_of(tmp_path, "crash")
     assert event.data["error"] == "RuntimeError: gone"
 
 

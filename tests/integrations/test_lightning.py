@@ -231,8 +231,13 @@ def test_a_halted_run_stops_the_trainer_with_its_message(tmp_path: Path) -> None
     with pytest.raises(TrainingHalted, match="training halted at step 7: non-finite loss"):
         fit(callback, module=module, bad=range(5 * BATCH, STEPS * BATCH))
     assert all_finite(module.state_dict())
-    [event] = events_of(tmp_path, "exception")
-    assert event.data["error"].startswith("TrainingHalted: training halted at step 7")
+    assert events_of(tmp_path, "action")[-1].data == {
+        "action": "halt", "step": 7,
+        "reason": "non-finite loss or gradient, 3 in a row (limit 2)",
+    }  # fmt: skip
+    assert not events_of(tmp_path, "crash"), "a halt is no crash"
+    [end] = events_of(tmp_path, "end")
+    assert end.data == {"steps": 8, "status": "failed", "exit": 1}
     assert torch.autograd.backward.__module__ == "torch.autograd", "the guard was closed"
 
 
@@ -245,8 +250,11 @@ def test_an_exception_that_ends_the_run_is_written_down(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="not this one"):
         fit(HeadwayCallback(run_dir=tmp_path), module=Breaking())
-    [event] = events_of(tmp_path, "exception")
+    [event] = events_of(tmp_path, "crash")
     assert event.data["error"] == "ValueError: not this one"
+    assert event.data["place"]["function"] == "training_step"
+    [end] = events_of(tmp_path, "end")
+    assert end.data == {"steps": 6, "status": "failed", "exit": 1}
     assert len(steps_of(tmp_path)) == 6
 
 

@@ -199,8 +199,13 @@ def test_a_halted_run_stops_the_trainer_with_its_message(tmp_path: Path) -> None
         trainer.train()
     assert trainer.state.global_step == 7
     assert all_finite(trainer.model.state_dict())
-    [event] = events_of(tmp_path / "run", "exception")
-    assert event.data["error"].startswith("TrainingHalted: training halted at step 7")
+    assert events_of(tmp_path / "run", "action")[-1].data == {
+        "action": "halt", "step": 7,
+        "reason": "non-finite loss or gradient, 3 in a row (limit 2)",
+    }  # fmt: skip
+    assert not events_of(tmp_path / "run", "crash"), "a halt is no crash"
+    [end] = events_of(tmp_path / "run", "end")
+    assert end.data == {"steps": 8, "status": "failed", "exit": 1}
     assert torch.autograd.backward.__module__ == "torch.autograd", "the guard was closed"
 
 
@@ -215,8 +220,11 @@ def test_an_exception_that_ends_the_run_is_written_down(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, callback, data=Breaking(200))
     with pytest.raises(OSError, match="is gone"):
         trainer.train()
-    [event] = events_of(tmp_path / "run", "exception")
+    [event] = events_of(tmp_path / "run", "loader-failed")
     assert event.data["error"] == "OSError: the disk with the data is gone"
+    assert event.data["sample"] == BATCH * 6
+    [end] = events_of(tmp_path / "run", "end")
+    assert end.data == {"steps": 5, "status": "failed", "exit": 1}
     assert len(steps_of(tmp_path / "run")) == 5, "Accelerate fetches a batch ahead"
 
 
