@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 from support.corpus_runs import CORPUS, Entry, check, entries
+from support.ending_corpus import ending_scripts
 from support.grids import every_nth
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ALL = entries()
 PROPER = [entry for entry in ALL if entry.half != "blind"]
@@ -34,8 +41,13 @@ def test_a_manifest_is_true(entry: Entry) -> None:
 
 def test_no_script_is_left_out() -> None:
     there = {path.relative_to(CORPUS).as_posix() for path in CORPUS.rglob("*.py")}
-    proper = {file for file in there if not file.startswith("origins/")}
-    assert proper == {entry.file for entry in ALL}
+    apart = ("origins/", "endings/", "fixes/")  # sets with lists of their own
+    assert {file for file in there if not file.startswith(apart)} == {entry.file for entry in ALL}
+    endings = {f"endings/{entry.script}" for entry in ending_scripts()}
+    assert {file for file in there if file.startswith("endings/")} == endings
+    fixes = tomllib.loads((CORPUS / "fixes" / "manifest.toml").read_text(encoding="utf-8"))
+    listed = {f"fixes/{item['file']}" for item in fixes["script"]}
+    assert {file for file in there if file.startswith("fixes/")} == listed
 
 
 def test_every_origin_has_its_mark() -> None:
