@@ -341,7 +341,10 @@ class Engine:
             },
         )
         return [
-            finding for other in self._by_kind[EventRecord] for finding in self._ask(other, event)
+            finding
+            for other in self._by_kind[EventRecord]
+            if other.looks_at(event)
+            for finding in self._ask(other, event)
         ]
 
     def _why_not(self, seat: _CheckSlot) -> str | None:

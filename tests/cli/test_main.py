@@ -52,6 +52,7 @@ OPTIONS = {
         "--ignore",
         "--module",
         "--out",
+        "--restarts",
         "--select",
         "-m",
         "SCRIPT",
@@ -69,6 +70,7 @@ OPTIONS = {
     ],
     "report": ["--config", "--fail-on", "--ignore", "--output", "--select", "-o", "RUN"],
     "scan": [
+        "--allow",
         "--config",
         "--fail-on",
         "--format",
@@ -84,7 +86,7 @@ OPTIONS = {
     "export": ["--output", "-o", "RUN"],
     "fix": ["--diff", "--format", "--unsafe", "INCIDENT|REPORT.json"],
     "replay": ["--call", "--format", "--overlay", "--script", "INCIDENT", "[-- ARGS]"],
-    "explain": ["--format", "CODE"],
+    "explain": ["--format", "CODE|SYMPTOM"],
     "checks": ["--config", "--format", "--ignore", "--select"],
     "env": ["--format"],
 }
@@ -207,7 +209,7 @@ def test_a_reader_who_leaves_is_no_error(tmp_path):
 def test_a_poor_terminal_still_gets_its_text(shell, sick):
     result = shell("diagnose", sick, PYTHONIOENCODING="ascii")
     assert result.returncode == 1, result.stderr
-    assert "x HD101 nonfinite-loss" in result.stdout
+    assert "x error HD101 nonfinite-loss" in result.stdout
     assert result.stdout.isascii()
 
 

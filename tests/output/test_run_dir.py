@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -330,7 +331,7 @@ def test_a_folder_in_place_of_a_file_is_told_once(tmp_path: Path, name: str) -> 
 def test_a_directory_that_vanishes_is_told_once(tmp_path: Path) -> None:
     told, place = Told(), tmp_path / "run"
     writer = RunDirWriter(place, notify=told)
-    place.rmdir()
+    shutil.rmtree(place)
     keep_writing(writer)
     told.exactly_once("No such file or directory")
     assert not place.exists()
@@ -419,7 +420,7 @@ def test_a_broken_writer_keeps_nothing_in_memory(tmp_path: Path) -> None:
     writer = RunDirWriter(tmp_path / "run", notify=Told())
     writer.write(step(1))
     writer.write(EventRecord(0, 2, 1, "note"))
-    (tmp_path / "run").rmdir()
+    shutil.rmtree(tmp_path / "run")
     writer.flush()
     assert writer.broken
     for seq in range(1000):

@@ -218,9 +218,13 @@ def test_half_sent_requests_take_no_place_from_others(served: Served) -> None:
 def test_the_limit_of_open_pages_holds(served: Served) -> None:
     served.enter()
     request = f"GET /api/events HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\nCookie: "
-    pages = connections(served, 300, f"{request}{served.cookie}\r\n\r\n".encode())
+    pages: list[socket.socket] = []
+    answers: list[bytes] = []
     try:
-        answers = [one.recv(64).split(b" ")[1] for one in pages]
+        for _ in range(3):  # a server that reads late resets more than MAX_WAITING at a time
+            more = connections(served, 100, f"{request}{served.cookie}\r\n\r\n".encode())
+            pages += more
+            answers += [one.recv(64).split(b" ")[1] for one in more]
         assert answers.count(b"200") <= MAX_LISTENERS
         assert set(answers) == {b"200", b"503"}
         assert served.ask("/api/runs").status == 200
