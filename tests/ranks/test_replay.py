@@ -58,9 +58,10 @@ def assert_carried(outcomes: Sequence[Outcome], rank: int = 1) -> None:
     assert found["spike"]["rows"] == (3,)
     assert found["trials"][0] == {
         "key": "drop-samples",
-        "text": "Fix or remove sample 3",
+        "text": "Fix or remove sample 3 with values in batch[2] about 1e+08 times the usual",
         "tried": "cured",
         "why": "",
+        "edits": (),
     }
     assert found["guilt"] == "batch", "with the weights of a snapshot, too"
 
