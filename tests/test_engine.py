@@ -191,6 +191,14 @@ def test_one_that_fails_while_being_told_of_a_crash_is_quarantined_once() -> Non
     assert nervous.seen == 1
 
 
+def test_a_crash_is_not_told_to_a_check_of_other_events() -> None:
+    other = Counting()
+    other.needs = Needs(kinds=(EventRecord,), events=("killed",))
+    found = engine(Sick("observe"), other).run([HEADER, step(1), step(2)])
+    assert [item.code for item in found] == ["HD001"]
+    assert other.seen == 0
+
+
 def test_a_crash_of_the_crash_reporter_itself_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: Check, record: Any) -> Any:
         raise RuntimeError("the reporter is sick")
