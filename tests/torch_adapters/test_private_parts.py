@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import importlib.util
+import inspect
 import pkgutil
 import random
 import sys
@@ -23,7 +25,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad
 from torch.overrides import TorchFunctionMode
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import headway.torch_adapters
 from headway.numerics import _torch_compat
@@ -489,7 +491,7 @@ def _store_needs_a_group(module: Any) -> None:
 
 @case(
     "torch.distributed.distributed_c10d._get_default_store",
-    "rank_group",
+    "process_groups.rank_group",
     present=_store_needs_a_group,
 )
 def _no_store(module: Any) -> None:
@@ -580,6 +582,127 @@ def _collectives_are_listed(module: Any) -> None:
 )
 def _no_collective_is_listed(module: Any) -> None:
     assert module.read_collectives(10) == []
+
+
+def _worker_fetches(module: Any, dataset: Any) -> int:
+    """Batches of a worker that were got under watch; the worker itself is this process."""
+    watched = []
+
+    def watch(fetch: Callable[[], Any]) -> Any:
+        watched.append(1)
+        return fetch()
+
+    loader: DataLoader[Any] = DataLoader(dataset, batch_size=2)
+    with pytest.MonkeyPatch.context() as patch, module.watch_worker_fetches(watch):
+        patch.setattr(module, "get_worker_info", lambda: SimpleNamespace(id=0))
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
+    return len(watched)
+
+
+class _Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(4))
+
+
+for _name, _dataset in (("_MapDatasetFetcher", range(4)), ("_IterableDatasetFetcher", _Stream())):
+
+    def _fetches_are_watched(module: Any, dataset: Any = _dataset) -> None:
+        assert _worker_fetches(module, dataset) >= 2
+
+    def _fetches_are_not_watched(module: Any, dataset: Any = _dataset) -> None:
+        assert _worker_fetches(module, dataset) == 0
+
+    case(f"torch.utils.data._utils.fetch.{_name}", "dataloader", present=_fetches_are_watched)(
+        _fetches_are_not_watched
+    )
+
+
+def _exit_handlers_run(module: Any) -> None:
+    assert module._run_exit_handlers is atexit._run_exitfuncs
+    assert _left_with(module) == [3]
+
+
+def _left_with(module: Any) -> list[int]:
+    """The statuses with which the process would have ended; handlers of this process wait."""
+    left: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        if module._run_exit_handlers is atexit._run_exitfuncs:
+            patch.setattr(module, "_run_exit_handlers", lambda: None)
+        patch.setattr(module, "leave_at_once", left.append)
+        patch.setattr(module.logging, "shutdown", lambda: None)
+        patch.setattr(module, "_status", 3)
+        module._leave()
+    return left
+
+
+@case(
+    "atexit._run_exitfuncs",
+    "device_failure.lost_device",
+    present=_exit_handlers_run,
+)
+def _no_exit_handlers_run(module: Any) -> None:
+    ran: list[int] = []
+    atexit.register(ran.append, 1)
+    try:
+        assert _left_with(module) == [3]
+    finally:
+        atexit.unregister(ran.append)
+    assert ran == []
+
+
+_SEGMENT = {
+    "device": 0,
+    "blocks": [
+        {
+            "state": "active_allocated",
+            "size": 512,
+            "frames": [{"filename": __file__, "line": 7, "name": "build"}],
+        },
+        {"state": "inactive", "size": 1024},
+    ],
+}
+
+
+def _holders_are_read(module: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_snapshot", lambda: {"segments": [_SEGMENT]})
+        (holder,) = module.holders_by_line(0)
+    assert (holder["file"], holder["line"], holder["bytes"]) == (__file__, 7, 512)
+
+
+@case(
+    "torch.cuda.memory._snapshot",
+    "device_failure.device_memory",
+    present=_holders_are_read,
+)
+def _no_holders_are_read(module: Any) -> None:
+    assert module.holders_by_line(0) == []
+
+
+def _record_with_cuda(module: Any, on: bool) -> bool:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_initialized", lambda: True)
+        return bool(module.record_allocations(on))
+
+
+def _allocations_are_recorded(module: Any) -> None:
+    asked: list[dict[str, Any]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_record_history", lambda **options: asked.append(options))
+        assert _record_with_cuda(module, True)
+        assert not _record_with_cuda(module, False)
+    assert [options["enabled"] for options in asked] == ["state", None]
+    inspect.signature(torch.cuda.memory._record_memory_history).bind(**asked[0])
+
+
+@case(
+    "torch.cuda.memory._record_memory_history",
+    "device_failure.device_memory",
+    present=_allocations_are_recorded,
+)
+def _allocations_are_not_recorded(module: Any) -> None:
+    assert not _record_with_cuda(module, True)
 
 
 def test_every_private_part_has_a_case_here() -> None:

@@ -329,6 +329,21 @@ def nan_target() -> Case:
     return Case(Regressor(), (regression(1), regression(2)), bad, mse)
 
 
+# A missing target, left out of the loss after the error was computed from it.
+
+
+def error_of_those_known(model: nn.Module, batch: Batch) -> Tensor:
+    pred = model(batch["x"])
+    error = pred.float() * batch["y"]  # born: missing-target
+    return torch.where(batch["y"].isnan(), 0.0, error).mean()
+
+
+def missing_target() -> Case:
+    bad = regression(3)
+    bad["y"][3] = math.nan
+    return Case(Regressor(), (regression(1), regression(2)), bad, error_of_those_known)
+
+
 def weight_gone_inf() -> Case:
     model = Regressor()
     weight = model.net[2].weight
@@ -394,5 +409,6 @@ SCENARIOS = (
     ),
     Scenario("one-nan-sample", one_nan_sample, "poisoned-batch", "linear", "net.0", rows=(1,)),
     Scenario("nan-target", nan_target, "poisoned-batch", "mse_loss", rows=(3,)),
+    Scenario("missing-target", missing_target, "masked-nan", "mul", phase="backward", rows=(3,)),
     Scenario("weight-gone-inf", weight_gone_inf, "poisoned-weight", "linear", "net.2"),
 )
