@@ -27,20 +27,35 @@ def install_patch(owner: Any, name: str, replacement: Any) -> Callable[[], None]
     """Replace an attribute of a module, class or object; what is returned restores it.
 
     An inherited attribute is inherited again afterwards. If another library has patched over this
-    replacement, its patch stays: ours then passes calls on, unobserved.
+    replacement, its patch stays: ours then passes calls on, unobserved. Patches of ours that lie on
+    each other may be uninstalled in any order.
     """
     before = vars(owner).get(name, _NOT_ITS_OWN)  # as it is stored, not bound: a classmethod is one
     setattr(owner, name, replacement)
+    installed = True
 
     def uninstall() -> None:
-        if vars(owner).get(name, _NOT_ITS_OWN) is not replacement:
+        nonlocal installed
+        if not installed:
             return
-        if before is _NOT_ITS_OWN:
+        installed = False
+        if vars(owner).get(name, _NOT_ITS_OWN) is not replacement:
+            _covered[id(owner), name, id(replacement)] = (replacement, before)
+            return
+        below = before
+        # Those that were uninstalled while this one lay on them.
+        while (key := (id(owner), name, id(below))) in _covered:
+            _, below = _covered.pop(key)
+        if below is _NOT_ITS_OWN:
             delattr(owner, name)
         else:
-            setattr(owner, name, before)
+            setattr(owner, name, below)
 
     return uninstall
+
+
+_covered: dict[tuple[int, str, int], tuple[Any, Any]] = {}
+"""Uninstalled replacements that another patch lies on, and what was there before each."""
 
 
 def wrap_function(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Callable[[], None]:
