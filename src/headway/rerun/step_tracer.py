@@ -185,6 +185,10 @@ class StepTracer:
         own = self._results.pop(step, None)
         if not self._traced_last:  # the same on all ranks: nobody asks
             return None
+        if host.agreement.count > 1 and step != host.step:
+            # The step is known to be bad only later, on a device. Until then a guard may have
+            # switched itself off, which the others hear later still: nobody may wait for it.
+            return own._replace(rank=host.agreement.rank) if own and own.bad_loss else None
         traces = host.agreement.gather(None if own is None else (own.origins, own.bad_loss))
         if len(traces) == 1:
             return own
