@@ -39,6 +39,16 @@ class Result:
         """Standard output as one line, so that a sentence is found wherever it was wrapped."""
         return " ".join(self.text.split())
 
+    def names(self, file: str, line: int) -> bool:
+        """Whether a finding names this line, with or without its column."""
+        return re.search(rf"{re.escape(file)}:{line}(?!\d)", self.text) is not None
+
+    @property
+    def cause(self) -> str:
+        """The code of the most likely cause, as the summary names it."""
+        found = re.search(r"most likely cause: (HD\d{3})", self.flat)
+        return found[1] if found else ""
+
     @property
     def codes(self) -> list[str]:
         """The codes of the checks that found something, in the order of the output."""

@@ -26,7 +26,7 @@ FAULTS = {
 }
 AS_IN_THE_DOCUMENT = (
     "--max-steps", 3, "--amp-dtype", "bf16", "--grad-log-interval", 1,
-    "--no-detect-anomaly", "--clip-grad-norm", 1.0,
+    "--no-detect-anomaly", "--clip-grad-norm", 1.0, "--verbose",
 )  # fmt: skip
 
 
@@ -37,9 +37,9 @@ def faults() -> None:
         words = ("check", name, "--fail-on", "warning")
         found = headway(*words, code=code, until="Not run", within=HERE)
         source = HERE / "comparer.py" if name == "left_on_meta.py" else script
-        place = f"{source.name}:{line_of(source, text)}"
-        holds(f"{found.codes[0]} is the cause", found.codes[0] == check)
-        holds(f"{place} is the line", f"{place} " in found.text.replace("\n", " \n"))
+        line = line_of(source, text)
+        holds(f"{found.cause} is the cause", found.cause == check)
+        holds(f"{source.name}:{line} is the line", found.names(source.name, line))
 
 
 def sanity() -> None:
@@ -54,7 +54,7 @@ def sanity() -> None:
     holds("what is frozen and what trains", re.search(r"patches +2352  frozen", seen.text))
 
     chapter("Memory, epoch by epoch")
-    words = ("check", "train.py", "--max-steps", 25, "--", "--batch_size", 32)
+    words = ("check", "train.py", "--max-steps", 25, "--verbose", "--", "--batch_size", 32)
     seen = headway(*words, quiet=True, within=HERE)
     told = re.search(r"^Resident memory by epoch  (.*)$", seen.text, re.MULTILINE)
     print(f"  {told.group(0) if told else ''}\n")

@@ -33,13 +33,13 @@ def growth(run: Path) -> float:
 
 def names_line(result: Result, text: str) -> bool:
     """Whether the line of the script that holds this text was named."""
-    return f"train.py:{line_of(BEFORE, text)} " in result.text.replace("\n", " \n")
+    return result.names("train.py", line_of(BEFORE, text))
 
 
 def tell(folder: Path) -> None:
     chapter("As it was: the run looks alive, and three things in its log are odd")
     words = ("run", "train.py", "--out", folder / "before", "--", *SHORT)
-    ran = headway(*words, code=1, within=HERE)
+    ran = headway(*words, within=HERE)
     log = folder / "training.log"
     log.write_text("".join(f"{row}\n" for row in ran.text.splitlines() if row.startswith("Epoch")))
     holds("the loss falls", column(ran.text, "Total Loss")[-1] < column(ran.text, "Total Loss")[0])
@@ -51,13 +51,13 @@ def tell(folder: Path) -> None:
 
     chapter("The log alone")
     read = headway("diagnose", log, code=1)
-    holds("diagnose: the CPE component is dead (HD106)", read.codes[0] == "HD106")
+    holds("diagnose: the CPE component is dead (HD106)", read.cause == "HD106")
     holds("no explosion is claimed: the norm is large and does not grow", "HD202" not in read.codes)
 
     chapter("The script, for 55 steps")
     words = ("check", "train.py", "--max-steps", 55)
     seen = headway(*words, code=1, until="Not run", within=HERE)
-    holds("check: HD106 is the most likely cause", seen.codes[0] == "HD106")
+    holds("check: HD106 is the most likely cause", seen.cause == "HD106")
     holds("… at the line that returns 0", names_line(seen, "return torch.zeros(()"))
     holds("check: HD107, the DFL term decides alone", "HD107" in seen.codes)
     holds("… at the line that sums where others average", names_line(seen, "upper).sum()"))

@@ -168,7 +168,7 @@ def check(home: Path, config: str, *, code: int = 0, quiet: bool = False) -> Res
 
 def findings(result: Result) -> list[str]:
     """The codes of what was found, symptoms included."""
-    return re.findall(r"^ *[✗!] (HD\d{3})", result.text, flags=re.M)
+    return re.findall(r"^ *[✗!] (?:error |warning )?(HD\d{3})", result.text, flags=re.M)
 
 
 def answer(result: Result, codes: tuple[str, ...]) -> str:

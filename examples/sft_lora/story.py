@@ -56,13 +56,13 @@ def main(folder: Path) -> None:
 
     chapter("after: what its folder tells")
     seen = headway("diagnose", sick, code=1)
-    holds("HD102 is named as the cause", seen.codes[0] == "HD102")
+    holds("HD102 is named as the cause", seen.cause == "HD102")
     holds("the NaN loss behind the 0 is spoken of", "replaces a NaN loss by 0" in seen.flat)
     holds("the saved adapter is seen to be dead", "HD701" in seen.codes)
 
     chapter("before: what a check of two steps would have told")
     seen = headway("check", SFT, "--", base, folder / "unused", "--weights", "float16", code=1)
-    holds("HD309 is named as the cause", seen.codes[0] == "HD309")
+    holds("HD309 is named as the cause", seen.cause == "HD309")
     holds("and why it is NaN: eps rounds to 0 in fp16", "HD411" in seen.codes)
 
     chapter("during: the same training under the guard")

@@ -78,8 +78,8 @@ def main(folder: Path) -> None:
     python(CLIP, folder / "norm", "--loss", "norm", "--batch", 4, "--half", "--steps", 4, "--guard",
            quiet=True)  # fmt: skip
     seen = headway("diagnose", folder / "norm" / "run", code=1)
-    holds("norm form in fp16: NaN in the first step", seen.codes[0] == "HD101")
-    holds("the line is named", "published.py:22 in unit" in seen.flat)
+    holds("norm form in fp16: NaN in the first step", seen.cause == "HD101")
+    holds("the line is named", seen.names("published.py", 22))
     holds("and what it did", "A zero vector is divided by its norm" in seen.flat)
     holds("and a cure that was tried on that step", ".clamp_min(0.001))`" in seen.flat)
     seen = python(CLIP, folder / "large", "--loss", "norm", "--batch", 64, code=1)
@@ -109,7 +109,7 @@ def main(folder: Path) -> None:
     chapter("the activations: one encoder that came to us dead")
     seen = headway("check", CLIP, "--max-steps", 8, "--fail-on", "warning", "--", folder / "dead",
                     "--dead", code=1)  # fmt: skip
-    holds("HD304 is named as the cause", seen.codes[0] == "HD304")
+    holds("HD304 is named as the cause", seen.cause == "HD304")
     holds("the encoder and the line are named", "encoders.3 (clip.py:60)" in seen.flat)
 
 

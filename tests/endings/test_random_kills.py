@@ -66,6 +66,7 @@ def test_a_few_kills(tmp_path: Path) -> None:
     assert wrong == [[]] * 5
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_a_hundred_kills(tmp_path: Path) -> None:

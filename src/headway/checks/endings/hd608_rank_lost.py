@@ -35,7 +35,7 @@ _FAILURES = {
 }
 
 
-class LostRank(Check):
+class RankLost(Check):
     """A rank died or left, and the others could not continue.
 
     ## What it checks
