@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import datetime
 import decimal
 import functools
@@ -22,6 +23,7 @@ import random
 import resource
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -166,15 +168,26 @@ def compare(data: bytes) -> str:
 
 def fuzz(count: int, seed: int) -> dict[bytes, str]:
     """The pickles on which both differ."""
-    warnings.simplefilter("ignore")  # about escapes in strings
-    # CPython's table of memos is as long as its largest key: it must not take all memory.
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     rng, pool, found = random.Random(seed), seeds(), {}
-    for _ in range(count):
-        data = mutate(rng.choice(pool), rng, pool)
-        if difference := compare(data):
-            found[data] = difference
+    with limited_memory(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about escapes in strings
+        for _ in range(count):
+            data = mutate(rng.choice(pool), rng, pool)
+            if difference := compare(data):
+                found[data] = difference
     return found
+
+
+@contextlib.contextmanager
+def limited_memory() -> Iterator[None]:
+    """CPython's table of memos is as long as its largest key: it must not take all memory."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MAX_MEMORY, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def main() -> None:
