@@ -65,6 +65,7 @@ def folder(trained: Path, tmp_path: Path) -> Path:
     return tmp_path / "work"
 
 
+@pytest.mark.slow
 def test_the_example_reproduces_and_is_cured(trained: Path) -> None:
     [[_, *command]] = commands_alone("headway replay runs/first/incidents/1-step18\n")
     done = run(trained, "headway", *command)

@@ -116,7 +116,7 @@ def test_each_absurd_value_in_each_series(code: str) -> None:
 
 
 @settings(
-    max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=5, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(
     blemishes=st.lists(

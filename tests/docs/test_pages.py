@@ -24,11 +24,15 @@ ELSEWHERE = {
 SLOW = {
     "docs/after.md",
     "docs/check.md",
+    "docs/fix.md",
     "docs/index.md",
     "docs/start.md",
     "docs/recipes/clipping.md",
     "docs/recipes/ci.md",
+    "docs/recipes/dead-term.md",
+    "docs/recipes/does-not-learn.md",
     "docs/recipes/fp16.md",
+    "docs/recipes/memory.md",
     "docs/recipes/nan.md",
     "docs/recipes/ranks.md",
 }

@@ -52,7 +52,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=pytest.mark.slow if at else ()) for at, kind in enumerate(LOADERS)],
+    [pytest.param(kind, marks=pytest.mark.slow) for kind in LOADERS],
 )
 def test_a_run_killed_twice_ends_as_one_that_never_was(
     kind: str, undisturbed: Any, tmp_path: Path

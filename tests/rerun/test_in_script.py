@@ -153,7 +153,9 @@ def through_a_generator(guard: Guard, model: Any, optimizer: Any, loader: Any) -
 LOOPS = [plain_loop, accumulating, with_closure, through_a_generator]
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize(
+    "loop", [plain_loop, *(pytest.param(loop, marks=pytest.mark.slow) for loop in LOOPS[1:])]
+)
 @pytest.mark.parametrize("capture", ["batch", "guilty-rows"])
 def test_what_a_guard_has_written_is_found_again(
     tmp_path: Path, loop: Callable[..., None], capture: str
