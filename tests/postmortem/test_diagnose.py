@@ -215,3 +215,17 @@ def test_a_damaged_folder_is_diagnosed_or_refused_and_nothing_else() -> None:
                 json.loads(diagnose(run).to_json())
             path.write_bytes(whole[path])
         assert {path for path in run.rglob("*") if path.is_file()} == set(whole), "nothing written"
+
+
+def test_a_run_with_loss_terms_and_no_single_loss_is_judged(tmp_path: Path) -> None:
+    rows = [
+        {"step": step, "loss_G": 2 + (step % 7) / 10, "loss_D": 0.7 - (step % 5) / 50}
+        for step in range(200)
+    ]
+    log = tmp_path / "gan.jsonl"
+    log.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    report = diagnose(log)
+    assert report.verdict == "healthy"
+    assert report.looked_at == "200 losses of g, d, steps 0 to 199"
+    log.write_text("".join(f"{json.dumps(row)}\n" for row in rows[:4]))
+    assert diagnose(log).verdict == "unknown"

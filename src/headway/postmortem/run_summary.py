@@ -25,31 +25,47 @@ class SeenLosses:
         self.segment = 0
         self.steps: list[int] = []
         self.losses: list[float] = []
+        self.terms: dict[str, list[int]] = {}
+        """The steps of each loss term (`loss/generator`), for runs that have no single loss."""
         self._rank: int | None = None
 
     def through(self, records: Iterator[Record]) -> Iterator[Record]:
         """The same records, noted on the way."""
         for record in records:
             self.segment = record.segment
-            if not isinstance(record, StepRecord) or "loss" not in record.values:
-                pass
-            elif record.rank == self._rank or self._rank is None:
-                # Ranks that train together record the same steps.
-                self._rank = record.rank
-                self.steps.append(record.step)
-                self.losses.append(record.values["loss"])
+            if isinstance(record, StepRecord):
+                self._note(record)
             yield record
+
+    def _note(self, record: StepRecord) -> None:
+        # Ranks that train together record the same steps.
+        if self._rank is not None and record.rank != self._rank:
+            return
+        if "loss" in record.values:
+            self._rank = record.rank
+            self.steps.append(record.step)
+            self.losses.append(record.values["loss"])
+        elif not self.steps:
+            for name in record.values:
+                if name.startswith("loss/"):
+                    self._rank = record.rank
+                    self.terms.setdefault(name.removeprefix("loss/"), []).append(record.step)
 
     def looked_at(self) -> str:
         """How many losses of which steps were read; empty without any."""
-        if not self.steps:
+        steps, of = self.steps, ""
+        if not steps and self.terms:
+            names = list(self.terms)
+            of = f" of {', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
+            steps = max(self.terms.values(), key=len)
+        if not steps:
             return ""
-        losses = "1 loss" if len(self.steps) == 1 else f"{len(self.steps)} losses"
-        return f"{losses}, steps {min(self.steps)} to {max(self.steps)}"
+        losses = "1 loss" if len(steps) == 1 else f"{len(steps)} losses"
+        return f"{losses}{of}, steps {min(steps)} to {max(steps)}"
 
     def too_little(self, *, epochs: bool = False) -> str:
         """Why nothing can be said of a run without findings; empty if enough losses were read."""
-        count = len(self.steps)
+        count = len(self.steps) or max(map(len, self.terms.values()), default=0)
         if not count:
             return "no loss was read, so nothing shows whether the run learns"
         if count >= (MIN_EPOCHS if epochs else MIN_LOSSES):
