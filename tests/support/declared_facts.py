@@ -7,13 +7,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from headway.core import data_facts, loss_facts, model_facts, optimizer_facts
+from headway.core import data_facts, loss_facts, model_facts, optimizer_facts, sequence_facts
 from headway.core.facts import FactTable, TopicFacts
 from headway.engine import PLACES, UNAVAILABLE
 
 KINDS = {
     kind.topic: kind
-    for module in (loss_facts, optimizer_facts, model_facts, data_facts)
+    for module in (loss_facts, optimizer_facts, model_facts, data_facts, sequence_facts)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, TopicFacts) and hasattr(kind, "topic")
 }

@@ -22,6 +22,9 @@ class PredictionFacts(FactTable):
     made_at: Place
     sums_to_one: bool | None
     logs_of_one: bool | None
+    clipped_by: Text
+    clipped_share: Number
+    clipped_at: Place
 
 
 @dataclass(frozen=True)

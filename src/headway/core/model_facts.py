@@ -221,3 +221,22 @@ class MemoryFacts(TopicFacts):
     kind: Text
     phases: Table
     epochs: Numbers
+
+
+@dataclass(frozen=True)
+class AveragedModelFacts(TopicFacts):
+    topic = "averaged-model"
+    module: Text
+    layers: Whole
+    example: Text
+    batches: Whole
+    distance: Number
+
+
+@dataclass(frozen=True)
+class SharedModuleFacts(TopicFacts):
+    topic = "shared-module"
+    kind: Text
+    paths: Names
+    count: Whole
+    elements: Whole

@@ -320,3 +320,14 @@ class OverfitFacts(TopicFacts):
     learned: bool
     steps: Whole
     rate: Number
+
+
+@dataclass(frozen=True)
+class MissedClipFacts(TopicFacts):
+    topic = "missed-clip"
+    optimizer: Text
+    clipped: Names
+    clipped_count: Whole
+    stepped: Names
+    times: Whole
+    other_optimizer: bool

@@ -337,3 +337,17 @@ def _float_outputs(output: Any) -> list[Tensor]:
         for _, tensor in find_tensors(output)
         if tensor.ndim and tensor.is_floating_point() and not tensor.is_sparse
     ]
+
+
+def outputs_by_position(output: Tensor, rows: int, length: int, time: int) -> Tensor | None:
+    """(rows, positions, the rest) of an output that has one entry for each token."""
+    first = (rows, length) if time == 1 else (length, rows)
+    if output.ndim >= 3 and tuple(output.shape[:2]) == first:
+        found = output.flatten(2)
+    elif output.ndim == 2 and output.shape[0] == rows * length:
+        found = output.reshape(*first, -1)
+    elif output.ndim >= 3 and output.shape[0] == rows and output.shape[2] == length:
+        return output.transpose(1, 2).flatten(2)  # classes on the second axis
+    else:
+        return None
+    return found if time == 1 else found.transpose(0, 1)

@@ -14,6 +14,7 @@ from headway.preflight.observers.loss.loss_inputs import (
     LOSSES,
     LossArguments,
     OutputActivation,
+    find_clipped_output,
     find_output_activation,
 )
 from headway.preflight.observers.loss.output_range import ValueRange, find_value_range
@@ -112,7 +113,7 @@ def _describe_call(given: LossArguments, script: ScriptContext) -> dict[str, Any
         "function": given.function,
         "reduction": given.reduction,
         "weighted": given.weighted,
-        "prediction": _prediction(given),
+        "prediction": _prediction(given, script),
         "target": facts_of.describe_tensor(target),
         "crossed": facts_of.is_crossed_broadcast(prediction, target)
         and given.function not in CLASS_LOSSES,
@@ -151,7 +152,7 @@ def bounded_by(reach: ValueRange, script: ScriptContext) -> dict[str, Any]:
     return {"made_by": reach.made_by, "made_at": made_at}
 
 
-def _prediction(given: LossArguments) -> dict[str, Any]:
+def _prediction(given: LossArguments, script: ScriptContext) -> dict[str, Any]:
     tensor, axis = given.prediction, given.class_axis
     facts = facts_of.describe_tensor(tensor)
     facts["sums_to_one"] = facts_of.sums_to_one(tensor, axis)
@@ -165,7 +166,23 @@ def _prediction(given: LossArguments) -> dict[str, Any]:
         made_at = read_note(origin.node, "made_at")
         if made_at is not None:
             facts["made_at"] = made_at
+    if given.function in (*CLASS_LOSSES, "binary_cross_entropy_with_logits"):
+        facts |= _clipping(tensor, script)
     return facts
+
+
+def _clipping(prediction: Tensor, script: ScriptContext) -> dict[str, Any]:
+    """Facts about an op that clips the logits at 0."""
+    clip = find_clipped_output(prediction)
+    if clip is None:
+        return {}
+    layer = read_note(clip.node, "made_in")
+    line = None if layer is None else find_only_line(script, rf"\b{layer}\(")
+    return {
+        "clipped_by": clip.name,
+        "clipped_share": clip.share,
+        "clipped_at": line or read_note(clip.node, "made_at"),
+    }
 
 
 def _labels(given: LossArguments) -> dict[str, Any]:

@@ -85,6 +85,56 @@ def find_output_activation(tensor: Tensor) -> OutputActivation | None:
     return None
 
 
+# Whether logits are clipped at 0 on their way to the loss: such a number has no gradient.
+
+_NO_SLOPE_BELOW_0 = {
+    "Relu": "relu",
+    "Threshold": "relu",
+    "Clamp": "clamp",
+    "ClampMin": "clamp",
+    "Hardtanh": "relu6",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClippedOutput:
+    """A clip at 0 and the share of numbers that it clips."""
+
+    name: str
+    node: Any
+    share: float
+
+
+def find_clipped_output(tensor: Tensor) -> ClippedOutput | None:
+    """The op that clips a prediction at 0, below a log_softmax and reshapes."""
+    node = tensor.grad_fn
+    for _ in range(MOST_ACTIVATION_STEPS):
+        if node is None:
+            return None
+        kind = node_kind(node)
+        if kind in _NO_SLOPE_BELOW_0:
+            low = saved_value(node, "min", "min_val")
+            if kind in ("Relu", "Threshold") or low == 0:
+                share = _clipped_share(node)
+                return (
+                    None if share is None else ClippedOutput(_NO_SLOPE_BELOW_0[kind], node, share)
+                )
+        if kind not in _SAME_VALUES and kind != "LogSoftmax":
+            return None
+        followed = next_nodes(node)
+        if len(followed) != 1:
+            return None
+        node = followed[0]
+    return None
+
+
+def _clipped_share(node: Any) -> float | None:
+    values = saved_value(node, "result", "self")
+    if not isinstance(values, Tensor) or not values.numel():
+        return None
+    return float((sample_elements(values) <= 0).double().mean())
+
+
 # What a call of a loss function was given, whatever the function and however it was passed.
 
 _BY_NUMBER = {0: "none", 1: "mean", 2: "sum"}

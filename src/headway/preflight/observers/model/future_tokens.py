@@ -24,6 +24,7 @@ from headway.torch_adapters.model_copy import (
     TracedOp,
     copy_inputs,
     is_training_forward,
+    outputs_by_position,
 )
 from headway.torch_adapters.nested_state import map_tensors
 
@@ -191,8 +192,8 @@ def _seen_before(
     length = shifted.tokens.shape[shifted.time]
     rows = shifted.tokens.numel() // length
     for one, two in zip(base.outputs, again.outputs, strict=False):
-        lined_up = _by_position(one, rows, length, shifted.time)
-        changed = _by_position(two, rows, length, shifted.time)
+        lined_up = outputs_by_position(one, rows, length, shifted.time)
+        changed = outputs_by_position(two, rows, length, shifted.time)
         if lined_up is None or changed is None:
             continue
         change = (changed.double() - lined_up.double()).abs().nan_to_num(0.0, 0.0, 0.0).amax(-1)
@@ -203,20 +204,6 @@ def _seen_before(
         early = change[:, :width][shifted.asked[:, :width].to(change.device)]
         return float(early.max()) / overall if early.numel() else None
     return None
-
-
-def _by_position(output: Tensor, rows: int, length: int, time: int) -> Tensor | None:
-    """(batch, time, the rest) of an output that has one row for each token."""
-    first = (rows, length) if time == 1 else (length, rows)
-    if output.ndim >= 3 and tuple(output.shape[:2]) == first:
-        found = output.flatten(2)
-    elif output.ndim == 2 and output.shape[0] == rows * length:
-        found = output.reshape(*first, -1)
-    elif output.ndim >= 3 and output.shape[0] == rows and output.shape[2] == length:
-        return output.transpose(1, 2).flatten(2)  # classes on the second axis
-    else:
-        return None
-    return found if time == 1 else found.transpose(0, 1)
 
 
 def _first_leaking_op(

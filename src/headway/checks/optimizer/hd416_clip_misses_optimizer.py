@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.core.check import Check, Needs
+from headway.core.facts import say_list
+from headway.core.findings import Finding, Severity
+from headway.core.optimizer_facts import MissedClipFacts
+from headway.core.records import SetupRecord
+
+
+class ClipMissesOptimizer(Check):
+    """The parameters given to gradient clipping are not those that the next step moves.
+
+    ## What it checks
+    Every call of `clip_grad_norm_`: which parameters it gets, and which optimizer steps before the
+    next backward pass.
+
+    ## Why it matters
+    The update is not clipped at all. The clipped gradients are cleared or replaced before their own
+    optimizer steps, so training looks protected and is not.
+
+    ## How it is measured
+    Two clips of one line, after each of which an optimizer stepped that holds none of the clipped
+    parameters, and then a new backward pass began. If one clip of that line was used by its
+    optimizer, nothing is reported.
+
+    ## False alarms
+    Several clips before several steps, clips of micro-batches without a step, and clips of 16-bit
+    parameters whose optimizer holds copies in full precision are not reported.
+
+    ## What to do
+    Pass the parameters of the optimizer that steps next.
+
+    ## References
+    google-deepmind/open_spiel#827.
+    """
+
+    code = "HD416"
+    name = "clip-misses-optimizer"
+    severity = Severity.ERROR
+    summary = "clipped parameters are not those the next step moves"
+    needs = Needs(kinds=(SetupRecord,), topics=("missed-clip",))
+    explains = ("HD202", "HD207", "HD308", "HD103")
+    once = "run"
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = MissedClipFacts.of(record)
+        count = facts.clipped_count
+        if not count or not facts.times:
+            return
+        clipped, stepped = say_list(facts.clipped, 2), say_list(facts.stepped, 2)
+        yield self.find(
+            record,
+            f"clip_grad_norm_ gets {count} parameters ({clipped}), but the next step moves others "
+            f"({stepped}): that update is not clipped",
+            subject=clipped,
+            where=facts.locate(rank=record.rank, op="clip_grad_norm_"),
+            remedies=["Pass the parameters of the optimizer that steps next to the clipping."],
+            optimizer=facts.optimizer,
+            clipped=facts.clipped,
+            stepped=facts.stepped,
+            held_by_another_optimizer=facts.other_optimizer,
+            times=facts.times,
+        )

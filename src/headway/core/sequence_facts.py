@@ -1,0 +1,32 @@
+"""Facts about sequences of tokens: targets, end tokens, padding and positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headway.core.facts import Number, Text, TopicFacts, Whole
+
+
+@dataclass(frozen=True)
+class TokenTargetFacts(TopicFacts):
+    topic = "token-targets"
+    module: Text
+    function: Text
+    shift: Whole
+    copies: bool
+    share: Number
+    targets: Whole
+
+
+@dataclass(frozen=True)
+class EndTokenFacts(TopicFacts):
+    topic = "end-token"
+    token: Whole
+    learned: bool
+    pads: bool
+    rows: Whole
+    batches: Whole
+    attended: Number
+    ends_longest: bool
+    stops_before: Number
+    ignore_index: Whole

@@ -1,0 +1,162 @@
+"""Averaged copies of a trained model (EMA, SWA) that run on batch-norm statistics of their first
+moment, and module objects that stand in several layers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+import torch
+from torch import Tensor, nn
+
+from headway.preflight.observer import Observer
+from headway.torch_adapters.compat import BatchNorm
+
+# An averaged model: the weights of the trained one with a lag, and buffers that nothing moves.
+
+AVERAGED_TOPIC = "averaged-model"
+MOST_LOOKS = 5
+"""Evaluations of one model that are inspected, each at another step."""
+SAMPLED = 64
+"""Elements of the first weight that are kept, to see that a copy has moved."""
+
+
+class AveragedModels(Observer):
+    """Remembers how trained models began, and inspects others of their shape when they are run
+    without gradients."""
+
+    def start(self) -> None:
+        self._norms: WeakKeyDictionary[nn.Module, list[Any]] = WeakKeyDictionary()
+        self._begun: list[tuple[ref[nn.Module], Tensor]] = []
+        """Trained models with batch norm, and their first weight before training."""
+        self._looks: WeakKeyDictionary[nn.Module, list[int]] = WeakKeyDictionary()
+        self._reported = False
+
+    def module_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if self._reported:
+            return
+        norms = self._norms.get(module)
+        if norms is None:
+            norms = self._norms[module] = [
+                part
+                for part in module.modules()
+                if isinstance(part, BatchNorm) and part.track_running_stats
+            ]
+        if not norms:
+            return
+        if torch.is_grad_enabled():
+            if module.training and not any(model() is module for model, _ in self._begun):
+                weight = _first_weight(module)
+                if weight is not None:
+                    self._begun.append((ref(module), _sample(weight)))
+        elif not any(part.training for part in norms):
+            self._look(module, norms)
+
+    def _look(self, module: nn.Module, norms: Sequence[Any]) -> None:
+        step, looks = self.script.step, self._looks.setdefault(module, [])
+        if step < 1 or step in looks or len(looks) >= MOST_LOOKS:
+            return
+        looks.append(step)
+        if not all(_is_untouched(part) for part in norms):
+            return
+        for model, sample in self._begun:
+            trained = model()
+            if trained is None or trained is module or not _same_shapes(trained, module):
+                continue
+            moved = [part for part in self._norms[trained] if not _is_untouched(part)]
+            weight, own = _first_weight(trained), _first_weight(module)
+            if len(moved) < len(norms) or weight is None or own is None:
+                continue
+            if own.device != weight.device or torch.equal(_sample(own), sample):
+                continue  # a copy that is kept as it was
+            scale = float(weight.detach().float().norm())
+            distance = float((own.detach().float() - weight.detach().float()).norm())
+            self._reported = True
+            named = [name for name, part in module.named_modules() if part is norms[0]]
+            self.evidence.record(
+                AVERAGED_TOPIC,
+                {
+                    "module": type(module).__name__,
+                    "layers": len(norms),
+                    "example": named[0] or type(norms[0]).__name__,
+                    "batches": _count(moved[0]),
+                    "distance": distance / scale if scale else None,
+                    "place": self.script.place(),
+                },
+            )
+            return
+
+
+def _first_weight(module: nn.Module) -> Tensor | None:
+    return next((p for p in module.parameters() if p.ndim > 1 and p.layout is torch.strided), None)
+
+
+@torch.no_grad()
+def _sample(weight: Tensor) -> Tensor:
+    return weight.detach().reshape(-1)[:SAMPLED].clone()
+
+
+def _same_shapes(one: nn.Module, other: nn.Module) -> bool:
+    return [p.shape for p in one.parameters()] == [p.shape for p in other.parameters()]
+
+
+def _is_untouched(norm: Any) -> bool:
+    """Whether the running statistics are those of a new layer."""
+    mean, variance = norm.running_mean, norm.running_var
+    if mean is None or variance is None or mean.is_meta:
+        return False
+    return bool((mean == 0).all()) and bool((variance == 1).all())
+
+
+def _count(norm: Any) -> int | None:
+    return None if norm.num_batches_tracked is None else int(norm.num_batches_tracked)
+
+
+# One module object in several layers: the layers share their weights, intended or not.
+
+SHARED_TOPIC = "shared-module"
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
+NAMED = 8
+
+
+class SharedModules(Observer):
+    """Looks for such modules once, when the trained models are known."""
+
+    def start(self) -> None:
+        self._looked = False
+
+    def backward_ended(self, roots: Sequence[Tensor]) -> None:
+        if self._looked or not self.script.models:
+            return
+        self._looked = True
+        for model in self.script.models:
+            self._look(model)
+
+    def _look(self, model: nn.Module) -> None:
+        paths: dict[int, list[str]] = {}
+        modules: dict[int, nn.Module] = {}
+        for path, module in model.named_modules(remove_duplicate=False):
+            paths.setdefault(id(module), []).append(path)
+            modules[id(module)] = module
+        inside: set[int] = set()
+        for key, module in modules.items():
+            places = paths[key]
+            elements = sum(p.numel() for p in module.parameters())
+            # Siblings: their paths differ by a number alone.
+            siblings = len({_NUMBER.sub("#", path) for path in places}) == 1
+            if len(places) < 2 or not siblings or not elements or key in inside:
+                continue
+            inside.update(id(part) for part in module.modules())
+            facts: dict[str, Any] = {
+                "kind": type(module).__name__,
+                "paths": places[:NAMED],
+                "count": len(places),
+                "elements": elements,
+            }
+            place = self.script.origins.of_module(module)
+            if place is not None:
+                facts["place"] = place
+            self.evidence.record(SHARED_TOPIC, facts)
