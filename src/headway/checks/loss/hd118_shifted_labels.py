@@ -10,8 +10,7 @@ from headway.core.sequence_facts import TokenTargetFacts
 
 
 class ShiftedLabels(Check):
-    """A language model is not trained to predict the next token: its labels are shifted twice, or
-    not at all.
+    """Labels of a language model are shifted twice or not at all: they are not the next token.
 
     ## What it checks
     The targets of `cross_entropy`, `nll_loss` or `gather` beside the input tokens of the model: the

@@ -11,8 +11,7 @@ from headway.core.sequence_facts import EndTokenFacts
 
 
 class TokenNeverLearned(Check):
-    """The token that ends the sequences is never a target: it is masked out together with the
-    padding.
+    """The token that ends the sequences is never a target: it is masked with the padding.
 
     ## What it checks
     Which token ends the rows of a language model's input, whether the same token fills the padding,

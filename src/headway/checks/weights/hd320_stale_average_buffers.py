@@ -11,8 +11,7 @@ from headway.core.records import SetupRecord
 
 
 class StaleAverageBuffers(Check):
-    """An averaged copy of the model (EMA, SWA) is evaluated with batch-norm statistics that never
-    moved.
+    """An averaged model (EMA, SWA) is evaluated with batch-norm statistics that never moved.
 
     ## What it checks
     Models that run without gradients and in evaluation mode, and have the shape of a trained model:
