@@ -162,3 +162,12 @@ class LossComponentFacts(TopicFacts):
     scores_after: Number
     uneven_before: Number
     uneven_after: Number
+
+
+@dataclass(frozen=True)
+class MovingTargetFacts(TopicFacts):
+    topic = "moving-target"
+    function: Text
+    shared: Names
+    shared_count: Whole
+    factor: Number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headway.core.facts import Number, Text, TopicFacts, Whole
+from headway.core.facts import Number, Numbers, Text, TopicFacts, Whole
 
 
 @dataclass(frozen=True)
@@ -30,3 +30,15 @@ class EndTokenFacts(TopicFacts):
     ends_longest: bool
     stops_before: Number
     ignore_index: Whole
+
+
+@dataclass(frozen=True)
+class TokenWeightFacts(TopicFacts):
+    topic = "token-weights"
+    function: Text
+    steps: Whole
+    uneven: Whole
+    ratio: Number
+    counts: Numbers
+    equal_weights: bool
+    ignored: bool

@@ -274,5 +274,10 @@ def formula_nodes(roots: Iterable[Tensor]) -> Iterator[Any]:
     return walk_graph(
         (root.grad_fn for root in roots),
         most=MOST_FORMULA_NODES,
-        skip=lambda node: node.name().startswith(_LAYERS),
+        skip=is_formula_end,
     )
+
+
+def is_formula_end(node: Any) -> bool:
+    """Whether a node belongs to a layer of the model: the loss formula ends there."""
+    return bool(node.name().startswith(_LAYERS))

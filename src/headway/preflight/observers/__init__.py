@@ -63,6 +63,8 @@ OBSERVERS = (
     "observers.model.parameter_structure:TiedWeights",
     "observers.model.device_use:HostTransfers",
     "observers.loss.token_targets:TokenTargets",
+    "observers.loss.token_weights:TokenWeights",
+    "observers.loss.moving_targets:MovingTargets",
     "observers.optimizer.missed_clips:MissedClips",
     "observers.model.averaged_models:AveragedModels",
     "observers.model.averaged_models:SharedModules",
