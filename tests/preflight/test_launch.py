@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from headway.config import Settings
 from headway.core.records import SetupRecord, StepRecord
-from headway.guard.script.launcher import EnoughSteps, ScriptLauncher
+from headway.guard.script.launcher import ScriptLauncher
+from headway.guard.script.step_limits import EnoughSteps
 from headway.policy import Policy
 from headway.preflight.runner import CheckOptions, CheckResult, run_check
 

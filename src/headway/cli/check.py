@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,6 +148,7 @@ def command(
     with spinner("loading torch"):
         from headway.fix.fresh_run import overlay_from
         from headway.fix.proposals import propose_edits
+        from headway.integrations.automatic import run_with_callbacks
         from headway.preflight.runner import CheckOptions, run_check
         from headway.torch_adapters.rng import seed_all
     how = CheckOptions(
@@ -162,7 +164,9 @@ def command(
     if fix or diff:
         seed_all(0)  # as every fresh run does
     with lock_run_dir(out), redirect_script_output(form), overlay_from(overlay):
-        done = run_check(target.run, settings=settings, how=how, on_record=losses)
+        done = run_check(
+            partial(run_with_callbacks, target.run), settings=settings, how=how, on_record=losses
+        )
         done.report = propose_edits(done.report, target.file)
     more = {"losses": losses.rows} if overlay is not None else {"ran": _describe(again, target)}
     if not (fix or diff) or done.interrupted:

@@ -185,8 +185,9 @@ def _require_verdict(done: ReplayCommandResult) -> None:
         return
     if done.rehearsed is None:
         raise UsageError(
-            f"{done.how} ended without a loop over guard(loader) and without a Trainer that has a "
-            "HeadwayCallback, so the captured batch was not used; use --call for any other step"
+            f"{done.how} ended without a loop over guard(loader) and without a Trainer of "
+            "transformers or Lightning, so the captured batch was not used; use --call for any "
+            "other step"
         )
     if done.rehearsed.outcome.error is not None:
         raise UsageError(done.rehearsed.said)
@@ -219,6 +220,7 @@ def _script(capsule: IncidentFolder, given: Path | None, args: tuple[str, ...]) 
 
 def _run(capsule: IncidentFolder, script: Script) -> ReplayCommandResult:
     from headway.cli.script_command import run_catching, stdout_to_stderr
+    from headway.integrations.automatic import run_with_callbacks
     from headway.rerun import in_script
 
     outcomes: list[ReplayOutcome] = []
@@ -230,7 +232,7 @@ def _run(capsule: IncidentFolder, script: Script) -> ReplayCommandResult:
     in_script.request_rerun(capsule, leave)
     try:
         with stdout_to_stderr():
-            crash = run_catching(script.run)
+            crash = run_catching(lambda: run_with_callbacks(script.run))
         seen = outcomes[0] if outcomes else in_script.rerun_result()
     finally:
         in_script.withdraw_request()

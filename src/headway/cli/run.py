@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +102,7 @@ def command(
     with spinner("loading torch"):
         from headway.guard.endings.failure import worker_signals_ignored
         from headway.guard.script.guarded_run import run_guarded
+        from headway.integrations.automatic import run_with_callbacks
         from headway.torch_adapters.process_state.parent_process import end_with_parent
     folder = _choose_folder(target, launcher) if out is None else absolute_run_dir(out)
     if supervisor is not None:
@@ -110,7 +112,12 @@ def command(
         agreed = supervisor.agree_on_folder(local)
         folder = folder if isinstance(folder, str) else agreed
     with lock_run_dir(folder), redirect_script_output(form):
-        done = run_guarded(target.run, settings=settings, run_dir=folder, max_norm=clip_grad_norm)
+        done = run_guarded(
+            partial(run_with_callbacks, target.run),
+            settings=settings,
+            run_dir=folder,
+            max_norm=clip_grad_norm,
+        )
     with worker_signals_ignored():
         return _report_outcome(done, folder, target, form, fail_on, supervisor)
 

@@ -1,18 +1,56 @@
-"""Runs a framework's forward and backward again without side effects, and imports frameworks."""
+"""Opens and closes guards for frameworks, runs their forward and backward again without side
+effects, and imports them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from torch.optim import Optimizer
 
 from headway.errors import import_optional
+from headway.guard.guard import Guard
+from headway.guard.script.launcher import active_launcher
+from headway.guard.script.script_guard import ScriptGuard
+from headway.output.notices import Notices
 from headway.torch_adapters.saved_state import ObjectSnapshot
+
+if TYPE_CHECKING:
+    from headway.integrations import deepspeed
 
 MAX_DEPTH = 3
 """Nesting up to which objects are restored: `trainer.history["loss"]`."""
+
+
+def open_guard(
+    model: nn.Module, optimizers: Sequence[Optimizer], options: Mapping[str, Any]
+) -> Guard | None:
+    """A guard for the loop of a framework; under `headway run` and `check`, one that writes their
+    record. None: none could be created there, which is reported at the end."""
+    launch = active_launcher()
+    if launch is None:
+        return Guard(model, list(optimizers), **options)
+    if options.get("run_dir") is not None:
+        Notices().once(
+            "callback-run-dir",
+            f"run_dir={str(options['run_dir'])!r} is not used: `headway run` writes the record to "
+            "its own run directory (--out DIR)",
+        )
+    given = {name: value for name, value in options.items() if name != "run_dir"}
+    return launch.guard_framework([model], optimizers, **given)
+
+
+def close_guard(guard: Guard | deepspeed.Watch, error: BaseException | None = None) -> None:
+    """The loop of the framework is over, or `error` has ended it."""
+    launch = active_launcher()
+    if launch is not None and isinstance(guard, ScriptGuard):
+        launch.framework_ended(guard)  # it sees the error where that leaves the script
+    elif error is not None:
+        guard.__exit__(type(error), error, error.__traceback__)
+    else:
+        guard.close()
 
 
 class BatchRerun:

@@ -23,8 +23,10 @@ from headway.guard.guard import Guard
 from headway.integrations import deepspeed
 from headway.integrations._shared import (
     BatchRerun,
+    close_guard,
     do_nothing,
     import_framework,
+    open_guard,
     replace_attributes,
 )
 from headway.output.notices import Notices
@@ -54,7 +56,7 @@ class HeadwayCallback(Callback):
     def close(self) -> None:
         """Stop watching."""
         if self.guard is not None:
-            self.guard.close()
+            close_guard(self.guard)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.close()
@@ -62,7 +64,10 @@ class HeadwayCallback(Callback):
         self.guard = self._open(trainer, pl_module)
         if self.guard is not None:
             # `global_step` counts the steps of every optimizer.
-            self.guard.count_from(trainer.global_step // max(len(trainer.optimizers), 1))
+            steps = trainer.global_step // max(len(trainer.optimizers), 1)
+            # Under `headway run` the steps of an earlier fit are counted already.
+            before = self.guard.step if isinstance(self.guard, Guard) else 0
+            self.guard.count_from(max(before, steps))
             _correct_rate_monitors(self.guard, trainer)
 
     def on_train_batch_start(
@@ -91,7 +96,7 @@ class HeadwayCallback(Callback):
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         if self.guard is not None:
-            self.guard.__exit__(type(exception), exception, exception.__traceback__)
+            close_guard(self.guard, exception)
 
     def _open(self, trainer: Any, pl_module: Any) -> Guard | deepspeed.Watch | None:
         engine = deepspeed.engine_in(trainer.model)
@@ -105,9 +110,12 @@ class HeadwayCallback(Callback):
             )
             return None
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
-        options = {"scaler": getattr(trainer.precision_plugin, "scaler", None), **self._options}
-        scheduler = schedulers[0] if len(schedulers) == 1 else None
-        return Guard(pl_module, optimizers, scheduler, **options)
+        options = {
+            "scheduler": schedulers[0] if len(schedulers) == 1 else None,
+            "scaler": getattr(trainer.precision_plugin, "scaler", None),
+            **self._options,
+        }
+        return open_guard(pl_module, optimizers, options)
 
     def _log_held(self, trainer: Any) -> None:
         """Log the number of skipped updates, beside what the module logs."""

@@ -24,8 +24,10 @@ from headway.guard.guard import Guard
 from headway.integrations import deepspeed
 from headway.integrations._shared import (
     BatchRerun,
+    close_guard,
     do_nothing,
     import_framework,
+    open_guard,
     replace_attributes,
 )
 from headway.integrations.accelerate import torch_optimizer
@@ -104,7 +106,7 @@ class HeadwayCallback(TrainerCallback):
     def close(self) -> None:
         """Stop watching."""
         if self.guard is not None:
-            self.guard.close()
+            close_guard(self.guard)
 
     # Called by the Trainer.
 
@@ -128,10 +130,16 @@ class HeadwayCallback(TrainerCallback):
         if engine is not None:
             self.guard = deepspeed.watch(engine, **self._options)
         else:
-            scaler = getattr(optimizer, "scaler", None)
-            options = {"scaler": scaler, **self._options}
-            self.guard = Guard(model, torch_optimizer(optimizer), lr_scheduler, **options)
-        self.guard.count_from(state.global_step)
+            options = {
+                "scheduler": lr_scheduler,
+                "scaler": getattr(optimizer, "scaler", None),
+                **self._options,
+            }
+            self.guard = open_guard(model, [torch_optimizer(optimizer)], options)
+        if self.guard is not None:
+            # Under `headway run` the steps of an earlier training are counted already.
+            before = self.guard.step if isinstance(self.guard, Guard) else 0
+            self.guard.count_from(max(before, state.global_step))
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._factor = getattr(self.guard, "rate_factor", 1.0)
@@ -196,7 +204,7 @@ class HeadwayCallback(TrainerCallback):
                 return original(*args, **kwargs)
             except BaseException as error:
                 if self.guard is not None:
-                    self.guard.__exit__(type(error), error, error.__traceback__)
+                    close_guard(self.guard, error)
                 raise
 
         return train

@@ -22,7 +22,8 @@ from headway.guard.measure.sampling import FULL_SAMPLING
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.snapshots import Snapshots
 from headway.guard.script.guarded_run import NoStepReason, explain_no_step
-from headway.guard.script.launcher import EnoughSteps, ScriptLauncher
+from headway.guard.script.launcher import ScriptLauncher
+from headway.guard.script.step_limits import EnoughSteps
 from headway.output.notices import logger
 from headway.policy import Policy
 from headway.preflight.event_bus import EventBus
@@ -175,10 +176,10 @@ def run_check(
             too_little="" if steps else "no optimizer step was made",
         ),
         steps=steps,
-        limit=launch.limit,
+        limit=launch.limits.name,
         tables=tables.found,
         error=ended.error,
-        stopped=launch.enough or ended.halted,
+        stopped=launch.limits.enough or ended.halted,
         interrupted=ended.interrupted is not None,
         unreached=None if steps else explain_no_step(launch, ended.error or ended.interrupted),
     )
@@ -222,7 +223,7 @@ class _Ending:
         except SystemExit as left:
             self.error = left if left.code not in (None, 0) else None
         except Exception as raised:  # any exception of the script
-            if not launch.enough:  # otherwise stopping the script caused it
+            if not launch.limits.enough:  # otherwise stopping the script caused it
                 self.error = raised
 
 

@@ -12,7 +12,8 @@ from headway.config import Settings
 from headway.errors import TrainingHalted
 from headway.guard.endings.crash_stack import write_crash_stack
 from headway.guard.endings.failure import find_exit_status
-from headway.guard.script.launcher import ScriptLauncher, children_seconds
+from headway.guard.script.launcher import ScriptLauncher
+from headway.guard.script.step_limits import children_seconds
 from headway.policy import Action, Policy
 from headway.report import Report
 from headway.torch_adapters import live_objects
@@ -51,7 +52,7 @@ def explain_no_step(
             f"the script ended with {type(error).__name__} before its first step",
             "Its own message is shown too",
         )
-    if launch.enough:
+    if launch.limits.enough:
         return NoStepReason(
             "--max-seconds was over first",
             "Raise --max-seconds, or shorten the preparation of the script",

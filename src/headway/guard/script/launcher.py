@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
@@ -35,6 +34,7 @@ from headway.guard.measure.sampling import SamplingPlan
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.snapshots import Snapshots
 from headway.guard.script.script_guard import ScaledLoss, ScriptGuard
+from headway.guard.script.step_limits import StepLimits, children_seconds
 from headway.guard.step_machine import RECENT_BATCHES
 from headway.output.notices import Notices, logger
 from headway.policy import Policy
@@ -45,9 +45,13 @@ from headway.torch_adapters.nonfinite_scan import batch_size, is_on_host
 from headway.torch_adapters.optimizer_adapter import MAX_SCALED_LOSSES
 from headway.torch_adapters.patching import call_after
 
+_active: list[ScriptLauncher] = []
+"""Launchers whose scripts run now; the newest is last."""
 
-class EnoughSteps(BaseException):
-    """Ends the script. Not an Exception, so that `except Exception` does not catch it."""
+
+def active_launcher() -> ScriptLauncher | None:
+    """The launcher of the script that runs now; None if headway has not started it."""
+    return _active[-1] if _active else None
 
 
 class ScriptLauncher:
@@ -81,9 +85,7 @@ class ScriptLauncher:
         self.skipped: dict[int, int] = {}
         """Number of steps that a GradScaler skipped, likewise."""
         self.backwards = 0
-        self.enough = False
-        self.limit = ""
-        """The limit that stopped the script, for people; empty if none did."""
+        self.limits = StepLimits(max_steps, max_seconds, warm_seconds)
         self.unwatched = False
         """Whether no guard could be created."""
         self.on_guard: list[Callable[[ScriptGuard], None]] = []
@@ -103,10 +105,8 @@ class ScriptLauncher:
         self._max_norm = max_norm
         self._sampling_plan = sampling_plan or SamplingPlan()
         self._snapshots = snapshots
-        self._max_steps = max_steps
-        self._max_seconds = max_seconds
-        self._warm_seconds = warm_seconds
-        self._warm_since: float | None = None
+        self._framework_guard: ScriptGuard | None = None
+        """The guard, while a framework has the loop: its callback reports batches and steps."""
         self._trained = trained
         self.tracer = StepTracer(shared=True)
         """Traces steps as they run; every guard of this launch uses it."""
@@ -138,7 +138,9 @@ class ScriptLauncher:
         self._stack.callback(patching.remove_listener, self)
         self._stack.enter_context(dataloader.observe_loaders(self))
         self._stack.enter_context(call_after(Optimizer, "__init__", self._optimizer_made))
-        self._limit_time()
+        self._stack.enter_context(self.limits.limit_time())
+        _active.append(self)
+        self._stack.callback(_active.remove, self)
         return self
 
     def __exit__(
@@ -254,7 +256,7 @@ class ScriptLauncher:
 
     def batch_wanted(self, frame: FrameType | None) -> Iterator[Any] | None:
         guard = self.guard
-        if guard is None or guard.replaying:
+        if guard is None or guard.replaying or guard is self._framework_guard:
             return None
         guard.step_done()
         if not guard.rerun_pending or frame is None or not is_user_frame(frame):
@@ -266,7 +268,8 @@ class ScriptLauncher:
         for listener in self.on_batch:
             listener(loader, batch)
         if self.guard is not None:
-            self.guard.saw_batch(batch, waited)
+            if self.guard is not self._framework_guard:
+                self.guard.saw_batch(batch, waited)
             return
         self._batches.add(batch, batch_size(batch) or 0)
         self._first_batch = batch
@@ -296,36 +299,10 @@ class ScriptLauncher:
 
     def _stop_if_enough(self, optimizer: Optimizer) -> None:
         made = self.steps.get(id(optimizer), 0) + self.skipped.get(id(optimizer), 0)
-        if self._max_steps is not None and made >= self._max_steps:
-            self.limit = "--max-steps"
-        elif self._warm_seconds is not None and self._is_time_over():
-            self.limit = f"{self._warm_seconds:g} s of steps"
-        if self.limit:
+        if self.limits.reached(made):
             if self.guard is not None:
                 self.guard.rerun_last_step(current_frame(1))
-            self._stop()
-
-    def _is_time_over(self) -> bool:
-        """Whether the budget is spent; the first step, which warms up, does not count."""
-        now = time.monotonic()
-        if self._warm_since is None:
-            self._warm_since = now
-        assert self._warm_seconds is not None
-        return now - self._warm_since >= self._warm_seconds
-
-    def _stop(self, *_: Any) -> NoReturn:
-        self.enough = True
-        self.limit = self.limit or "--max-seconds"
-        raise EnoughSteps
-
-    def _limit_time(self) -> None:
-        if self._max_seconds is None:
-            return
-        with suppress(ValueError, AttributeError):  # not the main thread, or no such signal
-            before = signal.signal(signal.SIGALRM, self._stop)
-            signal.setitimer(signal.ITIMER_REAL, self._max_seconds)
-            self._stack.callback(signal.signal, signal.SIGALRM, before)
-            self._stack.callback(signal.setitimer, signal.ITIMER_REAL, 0)
+            self.limits.stop()
 
     def _find(
         self, roots: Sequence[Tensor], stepping: Optimizer | None
@@ -355,14 +332,33 @@ class ScriptLauncher:
         ]
         return [*training, *others]
 
+    def guard_framework(
+        self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], **options: Any
+    ) -> ScriptGuard | None:
+        """Guard the loop of a framework, whose callback calls `saw_batch` and `step_done`.
+
+        `options` of `Guard`, except for `run_dir`. None: no guard could be created.
+        """
+        self._create_guard(models, optimizers, **options)
+        self._framework_guard = self.guard
+        return self.guard
+
+    def framework_ended(self, guard: ScriptGuard) -> None:
+        """The loop of the framework is over; the guard stays, in case another loop follows."""
+        if self._framework_guard is guard:
+            self._framework_guard = None
+
     def _make_guard(self, roots: Sequence[Tensor], stepping: Optimizer | None = None) -> None:
-        if self.unwatched:
-            return
-        optimizers, models = self._find(roots, stepping)
-        if not models:
-            return
+        if not self.unwatched:
+            optimizers, models = self._find(roots, stepping)
+            if models:
+                self._create_guard(models, optimizers)
+
+    def _create_guard(
+        self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], **options: Any
+    ) -> None:
         self._new_optimizer = False
-        old, self.guard = self.guard, None
+        old, self.guard, self._framework_guard = self.guard, None, None
         if old is not None:
             old.retire()
             if self.recorder is not None and old.step:
@@ -374,11 +370,14 @@ class ScriptLauncher:
                 self.make_recorder,
                 self._sampling_plan,
                 self.tracer,
-                run_dir=self._run_dir,
-                max_norm=self._max_norm,
-                policy=self.policy,
-                settings=self.settings,
-                snapshots=self._snapshots,
+                **{
+                    "max_norm": self._max_norm,
+                    "policy": self.policy,
+                    "settings": self.settings,
+                    "snapshots": self._snapshots,
+                    **options,
+                    "run_dir": self._run_dir,
+                },
             )
         except Exception:  # ours, or an unknown kind of model: the script goes on
             self.unwatched = True
@@ -392,9 +391,3 @@ class ScriptLauncher:
             self.guard.count_from(old.step)
         for listener in self.on_guard:
             listener(self.guard)
-
-
-def children_seconds() -> float:
-    """Processor time of finished child processes."""
-    times = os.times()
-    return times.children_user + times.children_system
