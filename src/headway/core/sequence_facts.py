@@ -42,3 +42,26 @@ class TokenWeightFacts(TopicFacts):
     counts: Numbers
     equal_weights: bool
     ignored: bool
+
+
+@dataclass(frozen=True)
+class PaddingFacts(TopicFacts):
+    topic = "padding-dependence"
+    module: Text
+    pad: Whole
+    content: Whole
+    length: Whole
+    more_padding: Number
+    no_padding: Number
+    op: Text
+
+
+@dataclass(frozen=True)
+class PositionFacts(TopicFacts):
+    topic = "position-dependence"
+    module: Text
+    table: Text
+    ignored: bool
+    ratio: Number
+    positions: Whole
+    trial: Text

@@ -38,6 +38,13 @@ def find_scaling_line(function: Any) -> dict[str, Any] | None:
     return _find_collate_line(function, _scales)
 
 
+def find_attribute_line(function: Any, name: str) -> dict[str, Any] | None:
+    """The first line of a function that uses an attribute, such as `self.pe`."""
+    return _find_collate_line(
+        function, lambda node: isinstance(node, ast.Attribute) and node.attr == name
+    )
+
+
 def _find_collate_line(function: Any, wanted: Callable[[ast.AST], bool]) -> dict[str, Any] | None:
     try:
         routine = function if inspect.isroutine(function) else type(function).__call__

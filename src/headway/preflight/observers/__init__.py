@@ -68,6 +68,8 @@ OBSERVERS = (
     "observers.optimizer.missed_clips:MissedClips",
     "observers.model.averaged_models:AveragedModels",
     "observers.model.averaged_models:SharedModules",
+    "observers.model.sequence_trials:PaddingTrials",
+    "observers.model.sequence_trials:PositionTrials",
     "trial.update_trials:UpdateTrials",
     "observers.model.parameter_structure:UnregisteredParameters",
     "observers.data.data_loaders:WorkerSeeds",

@@ -1,0 +1,214 @@
+"""Padding that changes outputs and positions that do not; with masks and tables that are right."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from headway.core.findings import Finding, Severity
+from headway.preflight.runner import run_check
+
+slow = pytest.mark.slow
+V, B, PAD = 30, 12, 0
+
+
+def found(work: Callable[[], object], code: str) -> list[Finding]:
+    gc.collect()
+    checked = run_check(work, max_steps=None)
+    assert checked.error is None
+    assert list(checked.report.notes) == []
+    return [
+        item
+        for item in checked.report.findings
+        if item.code == code and item.severity >= Severity.WARNING
+    ]
+
+
+class Classifier(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.embed = nn.Embedding(V, 16, padding_idx=PAD)
+        self.rnn = nn.LSTM(16, 16, batch_first=True)
+        self.conv = nn.Conv1d(16, 16, 3)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.head = nn.Linear(16, 3)
+        self.drop = nn.Dropout(0.3)
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        x = self.drop(self.embed(ids))
+        padding = ids == PAD
+        if self.kind == "last step":
+            x = self.rnn(x)[0][:, -1]
+        elif self.kind == "packed":
+            packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+            x = self.rnn(packed)[1][0][-1]
+        elif self.kind == "last token":
+            out = self.rnn(x)[0]
+            x = out.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, 16)).squeeze(1)
+        elif self.kind == "convolution":
+            x = self.conv(x.transpose(1, 2)).relu().amax(2)
+        elif self.kind == "mean of all":
+            x = x.mean(1)
+        else:
+            mask = padding if self.kind == "masked attention" else None
+            x = self.layer(x, src_key_padding_mask=mask)
+            x = x.masked_fill(padding[..., None], 0.0).sum(1) / lengths[:, None]
+        return self.head(x)
+
+
+def classify(kind: str) -> Callable[[], list[Tensor]]:
+    def work() -> list[Tensor]:
+        torch.manual_seed(0)
+        model = Classifier(kind)
+        optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+        for _ in range(3):
+            lengths = torch.randint(4, 20, (B,))
+            ids = torch.randint(1, V, (B, int(lengths.max())))
+            ids = ids.masked_fill(torch.arange(ids.shape[1]) >= lengths[:, None], PAD)
+            optimizer.zero_grad()
+            F.cross_entropy(model(ids, lengths), ids[:, 0] % 3).backward()
+            optimizer.step()
+        return [parameter.detach().clone() for parameter in model.parameters()]
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("kind", "op"),
+    [
+        ("last step", "__getitem__"),
+        pytest.param("mean of all", "mean", marks=slow),
+        pytest.param("attention", None, marks=slow),
+    ],
+)
+def test_outputs_that_change_with_the_padding(kind: str, op: str | None) -> None:
+    [finding] = found(classify(kind), "HD513")
+    assert (finding.where.file or "").endswith("test_sequence_trials.py")
+    assert finding.where.function == "forward"
+    assert op is None or finding.where.op == op
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "packed",
+        *(
+            pytest.param(kind, marks=slow)
+            for kind in ("last token", "masked attention", "convolution")
+        ),
+    ],
+)
+def test_padding_that_is_masked(kind: str) -> None:
+    assert not found(classify(kind), "HD513")
+
+
+class Encodings(nn.Module):
+    """As in the tutorial, for (time, batch) or (batch, time)."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        angles = torch.arange(64)[:, None] / 100 ** (torch.arange(16) / 16)
+        self.register_buffer("pe", angles.sin()[None])
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        table: Tensor = self.get_buffer("pe")
+        if self.kind == "one for all":
+            return x + table[:, x.shape[1]]
+        if self.kind == "along the batch":
+            return x + self.pe.transpose(0, 1)[: x.shape[0]]
+        return x + self.pe[:, : x.shape[1]]
+
+
+class Model(nn.Module):
+    def __init__(self, kind: str, *, causal: bool, pooled: bool) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(V, 16)
+        self.encode = nn.Identity() if kind in ("none", "zeros") else Encodings(kind)
+        self.positions = nn.Parameter(torch.zeros(1, 64, 16)) if kind == "zeros" else None
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(16, V)
+        self.causal, self.pooled, self.kind = causal, pooled, kind
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        if self.positions is not None:
+            x = x + self.positions[:, : ids.shape[1]]
+        elif self.kind == "recurrent":
+            x = x.cumsum(1) + self.encode(x)
+        else:
+            x = self.encode(x)
+        mask = nn.Transformer.generate_square_subsequent_mask(ids.shape[1])
+        x = self.layers(x, mask=mask if self.causal else None)
+        return self.head(x.mean(1) if self.pooled else x)
+
+
+def model_language(
+    kind: str, *, causal: bool = True, pooled: bool = False
+) -> Callable[[], list[Tensor]]:
+    def work() -> list[Tensor]:
+        torch.manual_seed(0)
+        model = Model(kind, causal=causal, pooled=pooled)
+        optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+        for _ in range(2):
+            text = torch.randint(1, V, (B, 11))
+            logits = model(text[:, :-1])
+            target = text[:, 0] if pooled else text[:, 1:]
+            optimizer.zero_grad()
+            F.cross_entropy(logits.reshape(-1, V), target.reshape(-1)).backward()
+            optimizer.step()
+        return [parameter.detach().clone() for parameter in model.parameters()]
+
+    return work
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        model_language("one for all"),
+        pytest.param(model_language("along the batch"), marks=slow),
+        pytest.param(model_language("one for all", causal=False), marks=slow),
+        pytest.param(model_language("along the batch", causal=False, pooled=True), marks=slow),
+    ],
+)
+def test_one_position_for_all(work: Callable[[], object]) -> None:
+    [finding] = found(work, "HD319")
+    assert "encode.pe" in finding.message
+    assert (finding.where.file or "").endswith("test_sequence_trials.py")
+    assert finding.where.function == "forward"
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        model_language("right"),
+        *(
+            pytest.param(work, marks=slow)
+            for work in (
+                model_language("right", causal=False),
+                model_language("right", causal=False, pooled=True),
+                model_language("none"),
+                model_language("none", causal=False, pooled=True),
+                model_language("zeros"),
+                model_language("recurrent"),
+            )
+        ),
+    ],
+)
+def test_positions_that_count(work: Callable[[], object]) -> None:
+    assert not found(work, "HD319")
+
+
+@pytest.mark.parametrize("work", [classify("last step"), model_language("one for all")])
+def test_the_trials_leave_the_training_as_it_is(work: Callable[[], list[Tensor]]) -> None:
+    kept: list[Tensor] = []
+    run_check(lambda: kept.extend(work()), max_steps=None)
+    assert all(torch.equal(one, other) for one, other in zip(work(), kept, strict=True))
