@@ -331,3 +331,15 @@ class MissedClipFacts(TopicFacts):
     stepped: Names
     times: Whole
     other_optimizer: bool
+
+
+@dataclass(frozen=True)
+class ScheduleResumeFacts(TopicFacts):
+    topic = "schedule-resume"
+    schedule: Text
+    saved_at: Whole
+    stands_at: Whole
+    advanced: Whole
+    restored: bool
+    rate: Number
+    restored_rate: Number
