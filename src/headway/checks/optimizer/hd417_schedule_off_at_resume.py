@@ -26,7 +26,7 @@ class ScheduleOffAtResume(Check):
     The schedule was advanced at least twice between the loading and the first update, and stands
     beyond the loaded position, or the rate is less than 0.7 of the loaded one. Or the checkpoint
     contains a state of this kind of schedule that was not loaded although the optimizer's was, and
-    the schedule stands at its beginning; that is a warning.
+    the schedule stands at its beginning; that is a warning. A rate that jumps up is left to HD406.
 
     ## False alarms
     A new schedule that is advanced to the saved position, one step after loading, and rates that do
@@ -46,7 +46,7 @@ class ScheduleOffAtResume(Check):
     severity = Severity.ERROR
     summary = "after a resume the schedule is counted twice, or starts again"
     needs = Needs(kinds=(SetupRecord,), topics=("schedule-resume",))
-    explains = ("HD404", "HD406", "HD105")
+    explains = ("HD404", "HD105")
     once = "segment"
 
     @dataclass(frozen=True)
@@ -82,6 +82,8 @@ class ScheduleOffAtResume(Check):
                 f"{name} was advanced {advanced} times after the optimizer's state was loaded, "
                 f"which already contains the rate of that position: the rate is {say(share)} of it"
             )
+        elif share is not None and share > 1 + limits.same:
+            return  # a rate that jumps up is a finding of its own
         elif not facts.restored and (saved or 0) >= limits.advanced and stands <= 1:
             message = (
                 f"{name} starts again at position {stands} although the optimizer was resumed; the "
