@@ -214,6 +214,18 @@ def test_a_run_of_a_script_that_never_steps(tmp_path: Path, invoke: Invoke) -> N
     assert lines[-1] == "Next: headway check train.py"
 
 
+def test_a_run_that_must_be_guarded(tmp_path: Path, invoke: Invoke) -> None:
+    script(tmp_path, NEVER_STEPS)
+    done = invoke("run", "--require-guard", "train.py")
+    assert done.exit_code == 1
+    assert "nothing was guarded" in done.stdout
+    made = json.loads(invoke("run", "--format", "json", "--out", "r", "train.py").stdout)
+    assert [item["code"] for item in made["findings"]] == ["HD003"]
+    later = invoke("diagnose", "r")
+    assert later.exit_code == 1
+    assert "HD003 nothing-guarded" in later.stdout
+
+
 def test_a_script_that_never_steps(tmp_path: Path, invoke: Invoke) -> None:
     script(tmp_path, "print('hello')\n")
     done = invoke("check", "train.py")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -17,10 +19,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from headway.config import Settings
 from headway.core.records import SetupRecord, StepRecord
+from headway.guard.script.guarded_run import run_guarded
 from headway.guard.script.launcher import ScriptLauncher
-from headway.guard.script.step_limits import EnoughSteps
+from headway.guard.script.step_limits import MAX_PASSES, EnoughSteps
 from headway.policy import Policy
 from headway.preflight.runner import CheckOptions, CheckResult, run_check
+from headway.torch_adapters import live_objects
 
 Losses = list[float]
 
@@ -261,6 +265,12 @@ def why(work: Callable[[], None]) -> str:
     return str(done.unreached)
 
 
+def test_seconds_are_a_limit_without_alarm_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(signal, "setitimer")  # as on Windows
+    test_seconds_are_a_limit_too()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_why_no_step_was_reached() -> None:
     def nothing() -> None:
         pass
@@ -285,7 +295,120 @@ def test_why_no_step_was_reached() -> None:
     assert "without creating a torch optimizer" in why(nothing)
     assert "backward() ran 2 times, but no optimizer.step()" in why(backward_only)
     assert "backward() was never called" in why(optimizer_only)
+    keep.clear()
+    gc.collect()
+    assert "backward() was never called" in why(lambda: optimizer_gone()), "it need not be alive"
     assert "KeyError before its first step" in why(crashes)
+
+
+def optimizer_gone() -> None:
+    torch.optim.SGD(classifier().parameters(), lr=0.1)
+
+
+def train_by_hand(steps: int, *, softmax: bool = False) -> None:
+    model = classifier()
+    x, y = data()
+    for _ in range(steps):
+        model.zero_grad()
+        out = model(x)
+        F.cross_entropy(out.softmax(-1) if softmax else out, y).backward()
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.data.add_(parameter.grad, alpha=-0.01)
+
+
+def test_weights_updated_by_hand_are_checked_at_each_backward_pass() -> None:
+    gc.collect()
+    done = run_check(lambda: train_by_hand(50, softmax=True), max_steps=8)
+    assert done.stopped
+    assert done.passes == 8, "backward passes count as steps do"
+    assert done.limit == "--max-steps"
+    assert done.report.looked_at == "8 backward passes"
+    assert "updated by hand" in str(done.unreached)
+    assert {"HD110", "HD003"} <= {item.code for item in done.report.findings}
+    [finding] = [item for item in done.report.findings if item.code == "HD003"]
+    assert finding.severity.name == "INFO"
+
+
+def test_healthy_updates_by_hand_find_nothing() -> None:
+    gc.collect()
+    done = run_check(lambda: train_by_hand(30), max_steps=20)
+    assert [item.code for item in done.report.findings if item.severity.name != "INFO"] == []
+    assert done.report.verdict == "healthy"
+
+
+def test_updates_by_hand_stay_bit_identical() -> None:
+    def result() -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        model = classifier()
+        x, y = data()
+        for _ in range(12):
+            model.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.data.add_(parameter.grad, alpha=-0.01)
+        return [parameter.detach().clone() for parameter in model.parameters()]
+
+    plain, under = result(), []
+    gc.collect()
+    done = run_guarded(lambda: under.extend(result()), settings=Settings())
+    assert all(torch.equal(one, other) for one, other in zip(plain, under, strict=True))
+    assert "updated by hand" in str(done.unreached)
+    [finding] = done.report.findings
+    assert (finding.code, finding.severity.name) == ("HD003", "ERROR")
+
+
+def test_a_script_that_never_steps_is_stopped_too() -> None:
+    def endless() -> None:
+        model = classifier()
+        x, y = data()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        while True:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+
+    launch = ScriptLauncher(settings=Settings(), policy=Policy(), max_steps=3)
+    with launch, pytest.raises(EnoughSteps):
+        endless()
+    launch.close()
+    assert launch.backwards == MAX_PASSES
+    assert launch.limits.name == f"{MAX_PASSES} backward passes without a step"
+
+
+def test_objects_are_searched_once_without_an_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = []
+    plain = live_objects.find_optimizers
+    monkeypatch.setattr(live_objects, "find_optimizers", lambda: searched.append(1) or plain())
+    gc.collect()
+    run_guarded(lambda: train_by_hand(40), settings=Settings())
+    assert len(searched) == 1
+
+
+def test_an_optimizer_after_some_passes_by_hand_is_guarded() -> None:
+    def work() -> None:
+        train_by_hand(5)
+        plain_loop([], steps=3)
+
+    gc.collect()
+    done = run_guarded(work, settings=Settings())
+    assert (done.steps, done.unreached) == (3, None)
+
+
+def test_an_optimizer_that_is_unpickled_is_found() -> None:
+    def work() -> None:
+        model = classifier()
+        made = pickle.dumps((model, torch.optim.SGD(model.parameters(), lr=0.1)))
+        x, y = data()
+        F.cross_entropy(model(x), y).backward()
+        model, optimizer = pickle.loads(made)
+        for _ in range(3):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+    done = run_guarded(work, settings=Settings())
+    assert (done.steps, done.unreached) == (3, None)
 
 
 def test_an_optimizer_that_comes_later_is_guarded_too() -> None:

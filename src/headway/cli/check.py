@@ -320,7 +320,8 @@ def _report_outcome(
     if done.error is not None:
         return CRASHED
     failed = done.report.fails(settings.fail_on)
-    return UNREACHED if done.unreached is not None and not failed else int(failed)
+    nothing = done.unreached is not None and not done.passes
+    return UNREACHED if nothing and not failed else int(failed)
 
 
 def _write_result(
@@ -342,7 +343,7 @@ def _next_command(done: CheckResult, target: Script) -> str:
         return f"headway check --fix {target.typed}{_given(target)}"
     if causes:
         return f"headway explain {causes[0].code}"
-    if done.unreached is not None:
+    if done.unreached is not None and not done.passes:
         return "headway check --help"
     return f"headway run {target.typed}{_given(target)}"
 

@@ -14,7 +14,6 @@ from headway.core.findings import Severity
 from headway.core.numbers import say, say_bytes
 from headway.output.console import SEVERITY_STYLES, ReportPrinter
 from headway.output.terminal import TerminalPage
-from headway.output.view import plural
 
 if TYPE_CHECKING:
     from headway.preflight.runner import CheckResult
@@ -25,7 +24,8 @@ SHOWN_OPTIMIZER_SETTINGS = ("lr", "weight_decay", "momentum", "betas", "eps")
 def write_check_page(done: CheckResult, *, verbose: bool) -> TerminalPage:
     """Print findings, model and optimizer tables, and the checklist."""
     page = TerminalPage(sys.stdout)
-    if done.unreached is not None and not done.report.findings:
+    found = done.report.worst >= Severity.WARNING
+    if done.unreached is not None and not done.passes and not found:
         page.line("headway: ", ("nothing could be checked", "bold yellow"))
         page.line(str(done.unreached), rest="  ")
         return page
@@ -69,7 +69,7 @@ def _format_step_count(done: CheckResult, *, verbose: bool) -> str:
 
     usable = torch.cuda.is_initialized() and not device_is_lost()
     device = torch.cuda.get_device_name() if usable else "CPU"
-    steps = plural(done.steps, "step")
+    steps = done.report.looked_at
     if done.interrupted:
         ended = f"interrupted after {steps}"
     elif done.stopped:

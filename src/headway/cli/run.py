@@ -65,6 +65,11 @@ RUNS = Path("headway-runs")
     metavar="N",
     help="Start the script again after a crash or a kill, up to N times.",
 )
+@click.option(
+    "--require-guard",
+    is_flag=True,
+    help="Exit with code 1 if no update of the script was guarded.",
+)
 @options.output_format(*FORMATS)
 @options.which_checks
 @options.fail_on(default="never")
@@ -76,6 +81,7 @@ def command(
     clip_grad_norm: float | None,
     out: Path | str | None,
     restarts: int,
+    require_guard: bool,
     form: str,
     select: Sequence[str],
     ignore: Sequence[str],
@@ -90,7 +96,9 @@ def command(
 
     Every step is measured, bad updates are skipped, and the run is recorded for
     `headway diagnose`. Losses and weights of a healthy run stay bit-identical.
-    The exit code is that of the script; with --fail-on, findings change it to 1.
+    The exit code is that of the script; with --fail-on, findings change it to 1. If
+    no optimizer step is guarded, the first line says so; --require-guard makes it an
+    error.
     """
     settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
     require_torch("run")
@@ -119,7 +127,8 @@ def command(
             max_norm=clip_grad_norm,
         )
     with worker_signals_ignored():
-        return _report_outcome(done, folder, target, form, fail_on, supervisor)
+        status = _report_outcome(done, folder, target, form, fail_on, supervisor)
+    return 1 if status == 0 and require_guard and done.unreached is not None else status
 
 
 def _report_outcome(
@@ -228,14 +237,16 @@ def _write(done: GuardedRunResult, folder: Path | str, target: Script) -> None:
 
     sys.stdout.flush()
     page = TerminalPage(sys.stdout)
-    if done.unreached is not None and not done.report.findings:
-        page.line("headway: ", ("nothing was guarded", "bold yellow"))
-    else:
-        ReportPrinter(page).write(done.report, "headway")
     if done.unreached is not None:
+        page.line("headway: ", ("nothing was guarded", "bold yellow"))
         page.line(str(done.unreached), rest="  ")
+        others = [item for item in done.report.findings if item.code != "HD003"]
+        if others:
+            page.gap()
+            ReportPrinter(page).write(done.report.with_findings(others), "headway")
         page.next(f"headway check {target.typed}")
         return
+    ReportPrinter(page).write(done.report, "headway")
     skipped = sum(action.rung.value == "skip" for action in done.actions)
     updates = f", {plural(skipped, 'update')} skipped" if skipped else ""
     page.line((f"{plural(done.steps, 'step')}{updates}", "dim"))

@@ -37,6 +37,7 @@ from headway.guard.endings.exit_hooks import OpenRun
 from headway.guard.fail_safe import FailSafe
 from headway.guard.guard_inputs import GuardedLoader
 from headway.guard.measure.sampling import SamplingPlan
+from headway.guard.missing_steps import MissingSteps
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.data_position import DataPass, DataPosition
 from headway.guard.recovery.snapshots import Snapshots
@@ -68,6 +69,7 @@ class Guard:
 
     _sampling_plan = SamplingPlan()
     _make_recorder = Recorder
+    _make_missing_steps: Any = MissingSteps
 
     def __init__(
         self,
@@ -163,6 +165,7 @@ class Guard:
             close=self.close,
         )
         self._observer = self._hooks.observer
+        self._missing = self._make_missing_steps(optimizers, recorder, self._session.counter)
         self._ending = OpenRun(recorder, self._session.failure_moment, self._session.counter)
         # Dropped, or still open at exit: its record ends as that of a run that finished.
         self._at_exit = weakref.finalize(self, self._ending.finish)
@@ -353,6 +356,7 @@ class Guard:
         if self._closed:
             return
         self._rerun.close()
+        self._missing.close(well=well)
         self._protected(partial(self._session.finish, well=well))
         self._closed = True
         if self._origins is not None:

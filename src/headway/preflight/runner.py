@@ -71,6 +71,8 @@ class CheckResult:
     report: Report
     steps: int
     """Steps of the optimizer with the most steps."""
+    passes: int
+    """Backward passes that were checked because no torch optimizer steps; 0 otherwise."""
     tables: dict[str, Any]
     """`inventory` and `memory`, if available."""
     error: BaseException | None = None
@@ -157,8 +159,12 @@ def run_check(
         else:
             if ended.error is not None:
                 hub.crashed(ended.error)
+            launch.passes.finish()
             hub.finished()
-    launch.close(ended.error or ended.interrupted)
+    steps = max(launch.steps.values(), default=0) + max(launch.skipped.values(), default=0)
+    error = ended.error or ended.interrupted
+    unreached = None if steps else explain_no_step(launch, error)
+    launch.close(error, unreached)
     recorder = launch.recorder
     assert recorder is not None
     notes = [f"an observer failed and was removed: {error}" for error in hub.failed]
@@ -166,22 +172,23 @@ def run_check(
         notes.append(
             "the training could not be guarded: the checks use the data of the observers only"
         )
-    steps = max(launch.steps.values(), default=0) + max(launch.skipped.values(), default=0)
+    passes = launch.passes.count if launch.by_hand else 0
     report = Report.from_engine(recorder.engine, command=command, notes=notes)
     return CheckResult(
         report=replace(
             report,
-            looked_at=_count_steps(steps),
-            not_shown=_not_shown(steps),
-            too_little="" if steps else "no optimizer step was made",
+            looked_at=_count_steps(steps, passes),
+            not_shown=_not_shown(steps, passes),
+            too_little="" if steps or passes else "no optimizer step was made",
         ),
         steps=steps,
+        passes=passes,
         limit=launch.limits.name,
         tables=tables.found,
         error=ended.error,
         stopped=launch.limits.enough or ended.halted,
         interrupted=ended.interrupted is not None,
-        unreached=None if steps else explain_no_step(launch, ended.error or ended.interrupted),
+        unreached=unreached,
     )
 
 
@@ -189,16 +196,18 @@ FEW_STEPS = 300
 """Fewer steps cannot show what develops slowly."""
 
 
-def _count_steps(steps: int) -> str:
+def _count_steps(steps: int, passes: int) -> str:
+    if passes:
+        return "1 backward pass" if passes == 1 else f"{passes} backward passes"
     return "1 step" if steps == 1 else f"{steps} steps"
 
 
-def _not_shown(steps: int) -> str:
-    if steps >= FEW_STEPS:
+def _not_shown(steps: int, passes: int) -> str:
+    if max(steps, passes) >= FEW_STEPS:
         return ""
     return (
-        f"{_count_steps(steps).capitalize()} cannot show what develops over hundreds of steps: a "
-        "stall, growing memory, a collapsed schedule, label noise."
+        f"{_count_steps(steps, passes).capitalize()} cannot show what develops over hundreds of "
+        "steps: a stall, growing memory, a collapsed schedule, label noise."
     )
 
 

@@ -34,8 +34,8 @@ def find_optimizers() -> list[Optimizer]:
     Wrappers that pass on to another optimizer share its groups: the inner one steps.
     """
     found = [item for item in find_instances(Optimizer) if _groups(item)]
-    wrapped = {id(inner) for item in found if (inner := _inner(item)) is not None}
-    return [item for item in found if _inner(item) is None or id(item) in wrapped]
+    wrapped = {id(inner) for item in found if (inner := wrapped_optimizer(item)) is not None}
+    return [item for item in found if wrapped_optimizer(item) is None or id(item) in wrapped]
 
 
 def find_models(optimizers: Sequence[Optimizer], roots: Sequence[Tensor] = ()) -> list[nn.Module]:
@@ -95,7 +95,7 @@ def _groups(optimizer: Optimizer) -> list[dict[str, object]]:
     return groups if isinstance(groups, list) else []
 
 
-def _inner(optimizer: Optimizer) -> Optimizer | None:
+def wrapped_optimizer(optimizer: Optimizer) -> Optimizer | None:
     """The optimizer that a wrapper passes on to: Accelerate's, Lightning's, SAM's."""
     for value in vars(optimizer).values():
         if value is not optimizer and issubclass(type(value), Optimizer):

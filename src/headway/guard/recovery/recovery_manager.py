@@ -215,32 +215,50 @@ class RecoveryManager:
             with allow_device_sync():
                 self._repair()
 
-    def _repair(self, rungs: frozenset[Rung] | None = None) -> None:
+    def _repair(self, rungs: frozenset[Rung] | None = None) -> str:
+        """Replace a state that is not finite; what was changed, for people."""
         step = self._counter.current
         names = self._inspection.state(step)
         if not names:
-            self._repair_buffers(step)
-        else:
-            verdict = StepVerdict(step, poisoned=names)
-            self._judge(verdict, self.rungs(verdict) if rungs is None else rungs)
-            self.finish_roll_back()
+            return self._repair_buffers(step)
+        verdict = StepVerdict(step, poisoned=names)
+        self._judge(verdict, self.rungs(verdict) if rungs is None else rungs)
+        target = self.going_back
+        self.finish_roll_back()
+        if target is None:
+            return ""
+        lost = self._counter.made - target.step
+        return (
+            f"{names[0]} was not finite, so the weights are restored to those after "
+            f"{target.step} of {self._counter.made} steps ({lost} lost)"
+        )
 
-    def _repair_buffers(self, step: int) -> None:
+    def _repair_buffers(self, step: int) -> str:
         """Restore statistics alone: nothing that was learned is lost."""
         names = self.snapshotter.spoiled_buffers()
-        if names and self.snapshotter.can_roll_back(step):
-            snapshot = self.snapshotter.last_good(step, older=False)
-            self.training.restore_buffers(snapshot.state)
-            self._buffers.renew()
-            self._recorder.event(step, "mended", {"buffers": names, "to": snapshot.step})
+        if not names or not self.snapshotter.can_roll_back(step):
+            return ""
+        snapshot = self.snapshotter.last_good(step, older=False)
+        self.training.restore_buffers(snapshot.state)
+        self._buffers.renew()
+        self._recorder.event(step, "mended", {"buffers": names, "to": snapshot.step})
+        return f"buffer {names[0]} was not finite and is restored; the weights are unchanged"
 
     def check_at_end(self) -> None:
-        """The run is over: leave the last good state if the present one is bad.
+        """The run is over: leave the last good state if the present one is bad, and say so.
 
-        Not with several ranks: one of them may have ended for another reason, and cannot vote.
+        Not with several ranks: one of them may have ended for another reason, and cannot vote. Not
+        if no step was guarded: then what is there now is not the guard's to replace.
         """
-        if self.agreement.count == 1 and self.snapshotter.can_roll_back(self._counter.current):
-            self._repair(frozenset({Rung.ROLL_BACK}))
+        guarded = self._counter.made > self._counter.first
+        if (
+            guarded
+            and self.agreement.count == 1
+            and self.snapshotter.can_roll_back(self._counter.current)
+        ):
+            restored = self._repair(frozenset({Rung.ROLL_BACK}))
+            if restored:
+                self._notices.once("restored-at-end", f"at close(): {restored}")
 
     # Leaving and resuming.
 

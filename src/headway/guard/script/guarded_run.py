@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from headway.guard.script.launcher import ScriptLauncher
 from headway.guard.script.step_limits import children_seconds
 from headway.policy import Action, Policy
 from headway.report import Report
-from headway.torch_adapters import live_objects
 from headway.torch_adapters.device_failure.lost_device import is_device_error, mark_device_lost
 from headway.torch_adapters.process_groups import rank_group
 from headway.torch_adapters.process_state.flight_recorder import request_recording
@@ -31,15 +31,23 @@ class NoStepReason:
 
     why: str
     advice: str
+    command: str = "check"
 
     def __str__(self) -> str:
         return f"no optimizer step was reached: {self.why}. {self.advice}"
+
+    def to_dict(self) -> dict[str, str]:
+        return {"why": self.why, "advice": f"{self.advice}.", "command": self.command}
 
 
 def explain_no_step(
     launch: ScriptLauncher, error: BaseException | None, command: str = "check"
 ) -> NoStepReason:
     """The first reason that fits, for a user of `headway command`."""
+    return replace(_find_reason(launch, error, command), command=command)
+
+
+def _find_reason(launch: ScriptLauncher, error: BaseException | None, command: str) -> NoStepReason:
     if isinstance(error, KeyboardInterrupt):
         return NoStepReason(
             "the script was interrupted before its first step",
@@ -52,9 +60,11 @@ def explain_no_step(
             f"the script ended with {type(error).__name__} before its first step",
             "Its own message is shown too",
         )
-    if launch.limits.enough:
+    if launch.by_hand:
+        return _explain_manual_update(launch, command)
+    if launch.limits.enough and not launch.backwards:
         return NoStepReason(
-            "--max-seconds was over first",
+            f"{launch.limits.name} was over first",
             "Raise --max-seconds, or shorten the preparation of the script",
         )
     if (
@@ -63,14 +73,15 @@ def explain_no_step(
     ):
         return NoStepReason(
             "the script trains in processes that it starts itself, which headway cannot watch",
-            f"Start them with torchrun: `torchrun --nproc-per-node N -m headway {command} SCRIPT`",
+            "Create `headway.Guard` in the function that they run, or start them with "
+            f"`torchrun --nproc-per-node N -m headway {command} SCRIPT`",
         )
     if launch.backwards:
         return NoStepReason(
             f"backward() ran {_count_in_words(launch.backwards)}, but no optimizer.step() followed",
-            "Call optimizer.step() after backward(); manual weight updates are not seen",
+            "Call optimizer.step() after backward()",
         )
-    if live_objects.find_optimizers():
+    if launch.optimizers_made:
         return NoStepReason(
             "an optimizer was created, but backward() was never called",
             "Check that the training loop is entered and that the data is not empty",
@@ -78,6 +89,37 @@ def explain_no_step(
     return NoStepReason(
         "it ended without creating a torch optimizer",
         f"Pass the arguments that make it train after `--`: headway {command} SCRIPT -- --train",
+    )
+
+
+def explain_unguarded(
+    launch: ScriptLauncher, error: BaseException | None, command: str
+) -> NoStepReason | None:
+    """Why no update of the script was guarded; None if at least one was."""
+    if not any(launch.steps.values()):
+        return explain_no_step(launch, error, command)
+    if launch.guard is None:
+        return NoStepReason(
+            "the model or the optimizer is of a kind that cannot be guarded",
+            "HEADWAY_STRICT=1 raises the exception that says why",
+            command,
+        )
+    return None
+
+
+OTHER_OPTIMIZERS = ("keras", "fastai")
+"""Packages whose optimizers are not torch optimizers."""
+
+
+def _explain_manual_update(launch: ScriptLauncher, command: str) -> NoStepReason:
+    passes = _count_in_words(launch.passes.count)
+    loaded = [name for name in OTHER_OPTIMIZERS if name in sys.modules]
+    by = f"an optimizer of {loaded[0]}" if loaded else "hand"
+    return NoStepReason(
+        f"the weights are updated by {by}, not by a torch.optim.Optimizer "
+        f"(backward() ran {passes})",
+        f"{'Loss, inputs, graph' if command == 'check' else 'Loss'} and gradients of the backward "
+        "passes were checked, updates were not",
     )
 
 
@@ -131,15 +173,17 @@ def run_guarded(
             ended = error = raised
             if is_device_error(raised):  # now, while its frames hold what must not be destroyed
                 mark_device_lost()
-    launch.close(ended)
+    launch.passes.finish()
+    steps = max(launch.steps.values(), default=0)
+    unguarded = explain_unguarded(launch, ended, "run")
+    launch.close(ended, unguarded)
     recorder = launch.recorder
     assert recorder is not None
-    steps = max(launch.steps.values(), default=0)
     return GuardedRunResult(
         report=Report.from_engine(recorder.engine, command="run"),
         steps=steps,
         actions=tuple(recorder.actions),
         error=error,
         status=0 if ended is None else find_exit_status(ended),
-        unreached=None if steps else explain_no_step(launch, ended, "run"),
+        unreached=unguarded,
     )

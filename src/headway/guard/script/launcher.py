@@ -12,10 +12,10 @@ import signal
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
@@ -25,14 +25,17 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from headway.checks.setup.hd003_nothing_guarded import UNGUARDED
 from headway.config import Settings
 from headway.explain.incident_file.contents import running_script
 from headway.guard.endings.batch_history import BatchHistory
 from headway.guard.endings.device_assert import HostInputs
 from headway.guard.endings.failure import FailureMoment, record_failure, worker_signals_ignored
+from headway.guard.fail_safe import FailSafe
 from headway.guard.measure.sampling import SamplingPlan
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.snapshots import Snapshots
+from headway.guard.script.backward_passes import BackwardPasses
 from headway.guard.script.script_guard import ScaledLoss, ScriptGuard
 from headway.guard.script.step_limits import StepLimits, children_seconds
 from headway.guard.step_machine import RECENT_BATCHES
@@ -44,6 +47,9 @@ from headway.torch_adapters.frames import current_frame, is_user_frame
 from headway.torch_adapters.nonfinite_scan import batch_size, is_on_host
 from headway.torch_adapters.optimizer_adapter import MAX_SCALED_LOSSES
 from headway.torch_adapters.patching import call_after
+
+if TYPE_CHECKING:
+    from headway.guard.script.guarded_run import NoStepReason
 
 _active: list[ScriptLauncher] = []
 """Launchers whose scripts run now; the newest is last."""
@@ -86,6 +92,10 @@ class ScriptLauncher:
         """Number of steps that a GradScaler skipped, likewise."""
         self.backwards = 0
         self.limits = StepLimits(max_steps, max_seconds, warm_seconds)
+        self.optimizers_made = 0
+        """How many optimizers were created or unpickled; they need not be alive any more."""
+        self.passes = BackwardPasses(self._make_plain_recorder, every=sampling_plan is not None)
+        """Checks backward passes while there is no optimizer."""
         self.unwatched = False
         """Whether no guard could be created."""
         self.on_guard: list[Callable[[ScriptGuard], None]] = []
@@ -112,8 +122,8 @@ class ScriptLauncher:
         """Traces steps as they run; every guard of this launch uses it."""
         self._scaled: list[ScaledLoss] = []
         """Scaled losses whose backward pass has not begun yet."""
-        self._new_optimizer = False
-        """Whether an optimizer was created after the guard."""
+        self._new_optimizer = True
+        """Whether to look for optimizers: at the first backward pass, and if one was created."""
         self._always_included: set[int] = set()
         """Optimizers that stepped without a guard: every later guard includes them."""
         self._kept: list[Optimizer] = []  # keeps them alive, so that no `id` is reused
@@ -137,7 +147,8 @@ class ScriptLauncher:
         patching.add_listener(self)
         self._stack.callback(patching.remove_listener, self)
         self._stack.enter_context(dataloader.observe_loaders(self))
-        self._stack.enter_context(call_after(Optimizer, "__init__", self._optimizer_made))
+        for name in ("__init__", "__setstate__"):
+            self._stack.enter_context(call_after(Optimizer, name, self._optimizer_made))
         self._stack.enter_context(self.limits.limit_time())
         _active.append(self)
         self._stack.callback(_active.remove, self)
@@ -152,13 +163,18 @@ class ScriptLauncher:
         self.tracer.stop()
         self._stack.close()
 
-    def close(self, error: BaseException | None = None) -> None:
+    def close(
+        self, error: BaseException | None = None, unguarded: NoStepReason | None = None
+    ) -> None:
         """The run is over: close the guard, and finish the checks.
 
-        `error`: the exception that ended the script, if one did.
+        `error`: the exception that ended the script, if one did. `unguarded`: why no step was made.
         """
         try:
             with worker_signals_ignored():
+                if error is None and unguarded is not None:
+                    facts = {**unguarded.to_dict(), "backwards": self.backwards}
+                    self._make_plain_recorder().event(self.step, UNGUARDED, facts)
                 self._close(error)
         finally:
             if self._ignored is not None:
@@ -169,19 +185,13 @@ class ScriptLauncher:
             kind = None if error is None else type(error)
             self.guard.__exit__(kind, error, None)
             return
-        recorder = self.make_recorder(
-            settings=self.settings,
-            policy=self.policy,
-            run_dir=self._run_dir,
-            facts={},
-            notices=self.notices,
-        )
+        recorder = self._make_plain_recorder()
         if error is not None:
             inputs = HostInputs(self._script, tuple(self._first_batches))
             batch = self._first_batch
             described = [] if batch is None else self._batches.describe(batch)
             record_failure(recorder, error, FailureMoment(batch=described, host_inputs=inputs))
-        recorder.close(0)
+        recorder.close(self.step)
 
     def interrupted(self) -> None:
         """Ctrl-C ends the script: tell the supervisor, and let no second one end the record."""
@@ -192,8 +202,15 @@ class ScriptLauncher:
 
     @property
     def step(self) -> int:
-        """Number of the current step, counted from 0."""
-        return 0 if self.guard is None else self.guard.step
+        """Number of the current step, counted from 0; of the backward pass without an optimizer."""
+        if self.guard is not None:
+            return self.guard.step
+        return self.passes.count if self.passes.weights_change else 0
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether the weights change although no torch optimizer steps."""
+        return self.passes.weights_change and not self.steps
 
     @property
     def replaying(self) -> bool:
@@ -208,11 +225,17 @@ class ScriptLauncher:
                 listener(self.recorder)
         return self.recorder
 
+    def _make_plain_recorder(self) -> Recorder:
+        """The recorder of a run without a guard, unless there is one."""
+        how = {"settings": self.settings, "policy": self.policy, "run_dir": self._run_dir}
+        return self.make_recorder(**how, facts={}, notices=self.notices, always=("grad_norm",))
+
     # Called by the torch patches.
 
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
+        self._stop_without_step()
         self.backwards += 1
-        due = self.guard is None or (self._new_optimizer and not self.replaying)
+        due = self._new_optimizer and not self.replaying
         # A pass that reaches no parameter computes something else: the gradient of an input, say.
         scaled, self._scaled = self._scaled, []
         if due and live_objects.may_train(live_objects.find_leaves(roots)):
@@ -220,9 +243,27 @@ class ScriptLauncher:
             self._make_guard(roots)
             if self.guard is not None and self.guard is not before:
                 self.guard.replay_backward_start(roots, scaled)
+        self._check_pass(self.passes.begin, roots)
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
-        pass
+        self._check_pass(self.passes.ended, roots)
+
+    def _check_pass(self, work: Callable[..., None], *about: Any) -> None:
+        """Check a backward pass that no guard sees."""
+        if self.guard is not None or self.unwatched or self.steps:
+            return
+        try:
+            with FailSafe.apart or nullcontext():
+                work(*about)
+        except Exception:  # ours: the script goes on
+            self._give_up("backward passes cannot be checked")
+
+    def _give_up(self, what: str) -> None:
+        """Called while an exception of our own is handled."""
+        self.unwatched = True
+        if os.environ.get("HEADWAY_STRICT") == "1":
+            raise
+        logger.debug(what, exc_info=True)
 
     def clipping(self, parameters: Any, norms: Any, total: Any) -> None:
         pass
@@ -280,6 +321,7 @@ class ScriptLauncher:
 
     def _optimizer_made(self, optimizer: Optimizer, args: Any, result: Any) -> None:
         self._new_optimizer = True
+        self.optimizers_made += 1
         if self._script is None:  # now, while the script is the main module
             self._script = running_script()
 
@@ -303,6 +345,18 @@ class ScriptLauncher:
             if self.guard is not None:
                 self.guard.rerun_last_step(current_frame(1))
             self.limits.stop()
+
+    def _stop_without_step(self) -> None:
+        """Limits hold for a script without optimizer steps too. Called between two passes."""
+        if self.steps or self.skipped or not self.backwards:
+            return
+        limits = self.limits
+        if self.by_hand:
+            reached = limits.reached(self.passes.count)
+        else:
+            reached = limits.reached_without_step(self.backwards)
+        if reached:
+            limits.stop()
 
     def _find(
         self, roots: Sequence[Tensor], stepping: Optimizer | None
@@ -349,15 +403,18 @@ class ScriptLauncher:
             self._framework_guard = None
 
     def _make_guard(self, roots: Sequence[Tensor], stepping: Optimizer | None = None) -> None:
-        if not self.unwatched:
-            optimizers, models = self._find(roots, stepping)
-            if models:
-                self._create_guard(models, optimizers)
+        if self.unwatched:
+            return
+        self._new_optimizer = False  # what is not found now is not there until one is created
+        optimizers, models = self._find(roots, stepping)
+        if models:
+            self._create_guard(models, optimizers)
 
     def _create_guard(
         self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], **options: Any
     ) -> None:
         self._new_optimizer = False
+        self.passes.forget()
         old, self.guard, self._framework_guard = self.guard, None, None
         if old is not None:
             old.retire()
@@ -380,10 +437,7 @@ class ScriptLauncher:
                 },
             )
         except Exception:  # ours, or an unknown kind of model: the script goes on
-            self.unwatched = True
-            if os.environ.get("HEADWAY_STRICT") == "1":
-                raise
-            logger.debug("no guard can be created", exc_info=True)
+            self._give_up("no guard can be created")
             return
         self._first_batch = None
         self.guard.session.machine.batch_history = self._batches

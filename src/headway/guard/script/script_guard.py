@@ -18,6 +18,7 @@ from headway.explain.incident_file.incident_folder import IncidentFolder
 from headway.explain.replay_outcome import ReplayOutcome
 from headway.guard.guard import Guard
 from headway.guard.measure.sampling import SamplingPlan
+from headway.guard.missing_steps import NoMissingSteps
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.snapshots import Snapshots
 from headway.rerun.by_call import BuildStep, rerun_call
@@ -45,6 +46,8 @@ def _make_replay_guard(model: nn.Module, optimizer: Optimizer) -> Guard:
 
 class ScriptGuard(Guard):
     """A guard that a launcher has created; all of one launcher write one record."""
+
+    _make_missing_steps = NoMissingSteps  # the launcher sees the steps of every optimizer
 
     def __init__(
         self,

@@ -1,13 +1,20 @@
-"""When a script has run long enough: after a number of steps or of seconds."""
+"""When a script has run long enough: after a number of steps, backward passes or seconds."""
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, NoReturn
+
+MAX_PASSES = 1000
+"""Backward passes without any optimizer step after which the script is stopped."""
+PATIENCE = 4
+"""How many times the budget of seconds a script without any step may take."""
 
 
 class EnoughSteps(BaseException):
@@ -37,6 +44,15 @@ class StepLimits:
             self.name = f"{self._warm_seconds:g} s of steps"
         return bool(self.name)
 
+    def reached_without_step(self, passes: int) -> bool:
+        """Whether a script that never steps has made enough backward passes."""
+        budget = None if self._warm_seconds is None else PATIENCE * self._warm_seconds
+        if self._max_steps is not None and passes >= max(self._max_steps, MAX_PASSES):
+            self.name = f"{passes} backward passes without a step"
+        elif budget is not None and self._is_time_over(budget):
+            self.name = f"{budget:g} s of backward passes without a step"
+        return bool(self.name)
+
     def _is_time_over(self, budget_s: float) -> bool:
         """Whether the budget is spent; the first step, which warms up, does not count."""
         now = time.monotonic()
@@ -52,18 +68,49 @@ class StepLimits:
 
     @contextmanager
     def limit_time(self) -> Iterator[None]:
-        """Within: the script is stopped after `max_seconds`, wherever it is."""
-        before: Any = None
-        if self._max_seconds is not None:
-            with suppress(ValueError, AttributeError):  # not the main thread, or no such signal
-                before = signal.signal(signal.SIGALRM, self.stop)
-                signal.setitimer(signal.ITIMER_REAL, self._max_seconds)
+        """Within: the script is stopped after `max_seconds`, wherever it is.
+
+        Only the main thread can be stopped like that; elsewhere there is no such limit.
+        """
+        in_main = threading.current_thread() is threading.main_thread()
+        if self._max_seconds is None or not in_main:
+            yield
+            return
+        # Windows has no alarm signal: a thread interrupts the main one there, as Ctrl-C does.
+        alarm = hasattr(signal, "setitimer")
+        number = signal.SIGALRM if alarm else signal.SIGINT
+        timer = threading.Timer(self._max_seconds, self._interrupt_main)
+        timer.daemon = True
+        before = signal.getsignal(number)
+        signal.signal(number, self.stop if alarm else self._interruption(before))
+        if alarm:
+            signal.setitimer(signal.ITIMER_REAL, self._max_seconds)
+        else:
+            timer.start()
         try:
             yield
         finally:
-            if before is not None:
+            if alarm:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-                signal.signal(signal.SIGALRM, before)
+            timer.cancel()
+            signal.signal(number, before)
+
+    def _interrupt_main(self) -> None:
+        self.name = self.name or "--max-seconds"
+        self.enough = True
+        _thread.interrupt_main()
+
+    def _interruption(self, before: Any) -> Any:
+        """A handler of Ctrl-C that tells the timer from the user."""
+
+        def interrupted(number: int, frame: Any) -> None:
+            if self.enough:
+                raise EnoughSteps
+            if not callable(before):
+                raise KeyboardInterrupt
+            before(number, frame)
+
+        return interrupted
 
 
 def children_seconds() -> float:

@@ -1,0 +1,129 @@
+"""Checks the backward passes of a script that has no torch optimizer: weights updated by hand, or
+by an optimizer that is not a `torch.optim.Optimizer`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from headway.guard.recorder import Recorder
+from headway.torch_adapters import live_objects
+
+MAX_COMPARED = 1_000_000
+"""Elements of a weight that is copied, to see whether it changes."""
+COMPARED_WEIGHTS = 4
+RESCAN_INTERVAL = 100
+"""Backward passes between two searches for the weights."""
+MAX_SHARE = 0.1
+"""Share of the time of the script that measuring may take; passes above it are not measured."""
+FIRST_PASSES = 50
+"""Backward passes that are measured in any case."""
+
+Numbers = tuple[int, Tensor, Tensor]
+"""Number of the pass, loss and gradient norm; the last two on their device."""
+
+
+class BackwardPasses:
+    """Records loss and gradient norm of the backward passes: all of them, unless a pass is so
+    short that measuring it would slow down the script.
+
+    Numbers are read one pass late, so that the script does not wait for its device. Nothing is
+    recorded before a weight has changed: until then it may be no training.
+    """
+
+    def __init__(self, make_recorder: Callable[[], Recorder], *, every: bool) -> None:
+        """`every`: measure every pass, whatever it costs."""
+        self.count = 0
+        self.weights_change = False
+        """Whether the weights change between two passes."""
+        self._make_recorder = make_recorder
+        self._weights: list[Tensor] = []
+        self._copies: list[tuple[Tensor, Tensor]] = []
+        """Some weights, each with a copy."""
+        self._waiting: list[Numbers] = []
+        self._every = every
+        self._started: float | None = None
+        self._spent = 0.0
+        self._last: list[Tensor] = []
+        """The loss of the last pass, if it was not measured: NaN stays in the weights."""
+
+    def begin(self, roots: Sequence[Tensor]) -> None:
+        """A backward pass begins from these scalars."""
+        if roots and self.count % RESCAN_INTERVAL == 0:
+            known = {id(weight) for weight in self._weights}
+            leaves = {id(leaf): leaf for leaf in live_objects.find_leaves(roots)}
+            self._weights += [leaf for key, leaf in leaves.items() if key not in known]
+        if self._copies and not self.weights_change:
+            self._compare()
+        if not self._copies:
+            small = [weight for weight in self._weights if weight.numel() <= MAX_COMPARED]
+            small.sort(key=torch.numel)
+            self._copies = [(item, item.detach().clone()) for item in small[:COMPARED_WEIGHTS]]
+
+    def ended(self, roots: Sequence[Tensor]) -> None:
+        """The backward pass has filled the gradients."""
+        if not roots:
+            return
+        self.count += 1
+        began = time.perf_counter()
+        if self._started is None:
+            self._started = began
+        too_dear = self._spent > MAX_SHARE * (began - self._started)
+        if too_dear and self.count > FIRST_PASSES and not self._every:
+            self._last = [root.detach() for root in roots]
+            return
+        self._last = []
+        self._measure(roots)
+        self._spent += time.perf_counter() - began
+
+    def _measure(self, roots: Sequence[Tensor]) -> None:
+        gradients = [weight.grad for weight in self._weights if weight.grad is not None]
+        if not gradients:
+            return
+        with torch.no_grad():
+            loss = roots[0].detach().float().reshape(())
+            for root in roots[1:]:
+                loss = loss + root.detach().float().reshape(())
+            norms = [torch.linalg.vector_norm(_dense(item).float()) for item in gradients]
+            norm = torch.linalg.vector_norm(torch.stack([item.to(loss.device) for item in norms]))
+        self._waiting.append((self.count - 1, loss, norm))
+        if self.weights_change:
+            self._record(len(self._waiting) - 1)
+        else:
+            del self._waiting[:-1]
+
+    def finish(self) -> None:
+        """The script has ended."""
+        if self._copies and not self.weights_change:
+            self._compare()
+        if self.weights_change:
+            if self._last:
+                self._measure(self._last)
+            self._record(len(self._waiting))
+        self.forget()
+
+    def forget(self) -> None:
+        """Release the weights."""
+        self._weights, self._copies, self._waiting, self._last = [], [], [], []
+
+    def _record(self, count: int) -> None:
+        recorder = self._make_recorder()
+        for number, loss, norm in self._waiting[:count]:
+            values = {"loss": float(loss), "grad_norm": float(norm)}
+            recorder.step(number, values, {}, held=False)
+        del self._waiting[:count]
+
+    def _compare(self) -> None:
+        # NaN is unlike itself: a weight that is NaN and stays so has not changed.
+        self.weights_change = any(
+            not torch.equal(weight.detach().nan_to_num(), copy.nan_to_num())
+            for weight, copy in self._copies
+        )
+
+
+def _dense(gradient: Tensor) -> Tensor:
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
