@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import linecache
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -187,6 +189,89 @@ def test_a_second_loader_without_a_size() -> None:
 def test_a_second_loader_with_one_of_its_own() -> None:
     assert codes(Runner(lambda data, size: DataLoader(data, batch_size=1))) == []
     assert codes(Runner(lambda data, size: DataLoader(data, size))) == []
+
+
+class Reader(nn.Module):
+    """A model with the arguments of a Hugging Face one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Embedding(50, 8), nn.Linear(8, 3)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> dict[str, Any]:
+        states = self.embed(input_ids) * attention_mask.unsqueeze(-1)
+        logits = self.out(states.mean(1))
+        return {"loss": F.cross_entropy(logits, labels[: len(logits)]), "logits": logits}
+
+
+def by_keyword(kept: int, *, length: int = 48) -> Callable[[], None]:
+    def work() -> None:
+        torch.manual_seed(0)
+        data = TensorDataset(torch.randint(0, 50, (112, length)), torch.randint(0, 3, (112,)))
+        model = Reader()
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+        for ids, labels in DataLoader(data, batch_size=16, shuffle=True):
+            ids = ids[:kept]
+            batch = {"labels": labels, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
+            optimizer.zero_grad()
+            model(**batch)["loss"].backward()
+            optimizer.step()
+
+    return work
+
+
+def test_inputs_by_keyword() -> None:
+    found = [
+        item
+        for item in run_check(by_keyword(1), max_steps=None).report.findings
+        if item.code == "HD510"
+    ]
+    assert [item.evidence["value"] for item in found] == [1]
+    assert found[0].where.line is not None
+    assert "model(**batch)" in linecache.getline(__file__, found[0].where.line)
+    assert codes(by_keyword(16)) == []
+
+
+def test_a_test_batch_that_is_larger_than_the_training_batch() -> None:
+    """Training and test sizes are two settings, however the options are kept."""
+
+    def work() -> None:
+        torch.manual_seed(0)
+        args = SimpleNamespace(batch_size=8, test_batch_size=128, val_bsz=256)
+        train_kwargs = {"batch_size": args.batch_size}
+        test_kwargs = {"batch_size": args.test_batch_size}
+        eval_cfg = SimpleNamespace(batch_size=512)
+        data = TensorDataset(torch.randn(256, 6), torch.randint(0, 3, (256,)))
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        for x, y in DataLoader(data, **train_kwargs, shuffle=True):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        model.eval()
+        for x, _ in DataLoader(data, **test_kwargs):
+            model(x)
+        assert eval_cfg
+
+    assert codes(work) == []
+
+
+def test_a_size_of_another_loader() -> None:
+    """The loader that feeds the steps has a size of its own."""
+
+    def work() -> None:
+        torch.manual_seed(0)
+        train, replay = {"batch_size": 8}, {"batch_size": 64}
+        data = TensorDataset(torch.randn(256, 6), torch.randint(0, 3, (256,)))
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        for x, y in DataLoader(data, **train, shuffle=True):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        assert replay
+
+    assert codes(work) == []
 
 
 def test_one_sample_without_its_axis() -> None:

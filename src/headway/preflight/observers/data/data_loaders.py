@@ -8,7 +8,7 @@ import linecache
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass
 from types import FrameType
@@ -36,6 +36,8 @@ _OPTIONS = re.compile(
 )
 """Names under which people keep their options."""
 _NAMESPACES = ("Namespace", "SimpleNamespace")
+_EVALUATION = re.compile(r"(^|_)(test|val|valid|validation|eval|evaluation|infer)(_|$)", re.I)
+"""Names of what is not for training: `test_kwargs`, `val_batch_size`."""
 
 
 def is_batch_size(name: str) -> bool:
@@ -43,18 +45,21 @@ def is_batch_size(name: str) -> bool:
     return name.lower() in SIZES
 
 
-def find_named_sizes(frame: FrameType) -> dict[str, int]:
-    """Batch sizes that a frame's variables, or the options among them, name."""
-    found: dict[str, int] = {}
+def find_named_sizes(frame: FrameType) -> set[tuple[str, int]]:
+    """Batch sizes that a frame's variables, or the options among them, name: all values of a
+    name."""
+    found = _sizes_of(frame.f_locals)
     for name, value in list(frame.f_locals.items())[:500]:
         for held in _options(name, value, 2):
             found |= _sizes_of(held)
-    return found | _sizes_of(frame.f_locals)
+    return found
 
 
 def _options(name: str, value: Any, depth: int) -> Iterator[Mapping[Any, Any]]:
     """The attributes or items of what may be options of the script, including nested ones."""
     if isinstance(value, type) or not (_OPTIONS.search(name) or _is_plain_record(value)):
+        return
+    if _EVALUATION.search(name):
         return
     held = _held(value)
     if held is None:
@@ -88,15 +93,17 @@ def _held(value: Any) -> Mapping[Any, Any] | None:
     return {**shared, **own} or None
 
 
-def _sizes_of(held: Mapping[Any, Any]) -> dict[str, int]:
+def _sizes_of(held: Mapping[Any, Any]) -> set[tuple[str, int]]:
     return {
-        key: item
+        (key, item)
         for key, item in list(held.items())[:500]
         if isinstance(key, str) and type(item) is int and item > 0 and _says_size(key.lower())
     }
 
 
 def _says_size(name: str) -> bool:
+    if _EVALUATION.search(name):
+        return False
     return name in SIZES or ("batch" in name and "n_" not in name and "num" not in name)
 
 
@@ -145,9 +152,23 @@ class LoaderBatches:
     size: int | None = None
     first: int = 0
     drawn: int | None = None
+    sample_axes: frozenset[int] = frozenset()
+    """Lengths of the axes of one sample."""
     place: dict[str, Any] | None = None
     whole: int = 0
     collapsed: list[tuple[int, int, str]] = field(default_factory=list)
+
+
+_LABELS = re.compile(r"label|target|answer", re.I)
+
+
+def _named_tensors(held: Mapping[Any, Any]) -> list[Tensor]:
+    """Tensors by name, with at least one axis, that are not labels."""
+    return [
+        item
+        for name, item in held.items()
+        if isinstance(item, Tensor) and item.ndim and not _LABELS.search(str(name))
+    ]
 
 
 class BatchSizes(Observer):
@@ -160,8 +181,10 @@ class BatchSizes(Observer):
         self._kept: list[Any] = []
         self._loader: Any = None
         self._made: WeakKeyDictionary[Any, dict[str, Any] | None] = WeakKeyDictionary()
-        self._sizes: list[tuple[int, int]] = []
-        """(rows the model got, its longest axis) of forwards since the last step."""
+        self._sizes: list[tuple[int, Sequence[int]]] = []
+        """(rows the model got, all axes of its input) of forwards since the last step."""
+        self._single = False
+        """Whether a layer of the current forward is given a sample without the batch axis."""
         self.script.undo.enter_context(call_after(DataLoader, "__init__", self._loader_made))
 
     def _loader_made(self, loader: Any, args: Any, result: Any) -> None:
@@ -174,6 +197,8 @@ class BatchSizes(Observer):
         taken = self._of(loader)
         if taken is not None:
             taken.drawn = nonfinite_scan.batch_size(batch)
+            tensors = nonfinite_scan.batch_tensors(batch)
+            taken.sample_axes = frozenset(size for item in tensors for size in item.shape[1:])
 
     def _of(self, loader: Any) -> LoaderBatches | None:
         known = self._taken.get(id(loader))
@@ -192,26 +217,33 @@ class BatchSizes(Observer):
     # Forwards.
 
     def module_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if not torch.is_grad_enabled() or not module.training:
-            return
-        data = next((item for item in args if isinstance(item, Tensor)), None)
-        if data is None or not data.ndim or len(self._sizes) >= 4096:
-            return
-        if not any(p.requires_grad for p in module.parameters()):
+        self._single = False
+
+    def module_ended(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
+    ) -> None:
+        if not torch.is_grad_enabled() or not module.training or len(self._sizes) >= 4096:
             return
         tensors = [item for item in args if isinstance(item, Tensor) and item.ndim]
-        self._sizes.append((data.shape[0], max(max(item.shape) for item in tensors)))
+        held = [kwargs, *(item for item in args if isinstance(item, Mapping))]
+        named = [item for some in held for item in _named_tensors(some)]
+        if not (tensors or named) or not any(p.requires_grad for p in module.parameters()):
+            return
         taken = self._of(self._loader)
+        # The first of the positional arguments is the data. By name, any of them may be.
+        rows = max(item.shape[0] for item in tensors[:1] or named)
+        lengths = [size for item in (*tensors, *named) for size in item.shape]
+        self._sizes.append((1, [1]) if self._single else (rows, lengths))
         if taken is not None and taken.place is None:
             taken.place = self.script.place()
 
     def function_ended(self, call: TorchCall) -> None:
         """A layer that is given a sample without the axis of the batch."""
         data = call.args[0] if call.args else None
-        if not self._sizes or not torch.is_grad_enabled() or not isinstance(data, Tensor):
+        if not self.script.stack or not torch.is_grad_enabled() or not isinstance(data, Tensor):
             return
         if not data.requires_grad and data.ndim == UNBATCHED.get(call.name):
-            self._sizes[-1] = (1, 1)
+            self._single = True
 
     def step_ended(self, optimizer: Optimizer) -> None:
         sizes, self._sizes = self._sizes, []
@@ -224,27 +256,32 @@ class BatchSizes(Observer):
             return
         # Whatever the layout, some axis of the input is the batch; pieces of one add up.
         fed = max(max(rows, 0) for rows, _ in sizes)
-        longest = max(length for _, length in sizes)
-        pieces = fed > 1 and fed in named.values()
-        if pieces or fed * len(sizes) * 4 > meant or (longest >= meant and longest % meant == 0):
+        axes = {length for _, lengths in sizes for length in lengths}
+        # A multiple is a batch merged with another axis, unless samples have an axis that long.
+        merged = any(length % meant == 0 for length in axes - taken.sample_axes - {0})
+        pieces = fed > 1 and any(fed == size for _, size in named)
+        if pieces or fed * len(sizes) * 4 > meant or meant in axes or merged:
             taken.whole += 1
         else:
             taken.collapsed.append((fed * len(sizes), meant, whence))
 
-    def _meant(self, named: Mapping[str, int], taken: LoaderBatches) -> tuple[int | None, str]:
+    def _meant(
+        self, named: Collection[tuple[str, int]], taken: LoaderBatches
+    ) -> tuple[int | None, str]:
         """How many samples a step is meant to have, and who says so."""
+        own = taken.size or 0
+        if not taken.unsized and (own > 1 or any(own == size for _, size in named)):
+            return (own, "the loader's batch_size") if own >= 8 else (None, "")
         world = 1
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             world = torch.distributed.get_world_size()
-        sizes = [size // world for name, size in named.items() if is_batch_size(name)]
-        found = [(taken.size or 0, "the loader's batch_size")]
-        found.append((min((size for size in sizes if size >= 8), default=0), "the script"))
-        size, whence = max(found)
-        return (size, whence) if size >= 8 else (None, "")
+        sizes = [size // world for name, size in named if is_batch_size(name)]
+        size = min((size for size in sizes if size >= 8), default=0)
+        return (size, "the script") if size >= max(8, own) else (None, "")
 
-    def _named(self) -> dict[str, int]:
+    def _named(self) -> set[tuple[str, int]]:
         """The sizes of batches, whole ones or pieces, that the script's variables name."""
-        named: dict[str, int] = {}
+        named: set[tuple[str, int]] = set()
         for frame in self.script.frames():
             if not is_installed_file(frame.f_code.co_filename):
                 named |= find_named_sizes(frame)
