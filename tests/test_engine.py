@@ -417,6 +417,31 @@ def test_a_segment_begins_once_however_many_headers_it_has() -> None:
     assert check.segments == [0, 1, 2]
 
 
+class OneTraining(Counting):
+    """Reports at the end how many records its training had."""
+
+    scope = "training"
+
+    def observe(self, record: Any) -> Iterable[Finding]:
+        self.seen += 1
+        return ()
+
+    def finish(self) -> Iterable[Finding]:
+        yield self.find(step(0), f"{self.seen} records of segments {self.segments}")
+
+
+def test_a_history_ends_where_another_training_begins() -> None:
+    runner = engine(OneTraining(), Counting(), strict=True)
+    runner.feed(HEADER)
+    runner.feed(step(1))
+    runner.feed(Header("test", signals=HEADER.signals, segment=1))
+    assert [item.message for item in runner.feed(step(2, segment=1))] == ["record 2"]
+    later = Header("test", signals=HEADER.signals, segment=2, training=1)
+    assert [item.message for item in runner.feed(later)] == ["2 records of segments [0, 1]"]
+    assert [item.message for item in runner.feed(step(3, segment=2))] == ["record 3"]
+    assert [item.message for item in runner.finish()] == ["1 records of segments [2]"]
+
+
 def test_begin_already_sees_the_new_header() -> None:
     class Looking(Counting):
         def begin(self, header: Header) -> None:

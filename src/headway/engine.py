@@ -138,6 +138,8 @@ class Engine:
         """Whether steps are rows of a finished log."""
         self._segments: list[Header] = []
         """The first header of each segment."""
+        self._training_begins = 0
+        """The first segment of the current training of the script."""
         self._places: dict[str, Any] = {}
         self._by_kind: dict[type, list[_CheckSlot]] = {kind: [] for kind in _RECORD_NAMES}
         self._fold = FindingEpisodes(distance)
@@ -255,20 +257,32 @@ class Engine:
 
     def _take_header(self, header: Header) -> list[Finding]:
         new_segment = self._header is None or header.segment != self._header.segment
+        found = self._end_training(header)
         self._header, self._rows = header, header.cadence == "rows"
         if new_segment:
             self._segments.append(header)
         context = Context(header, self._places)
-        found: list[Finding] = []
         for seat in self._seats:
             seat.reason = seat.needs.unmet(header)
             if seat.check is None:
                 continue
             seat.check.context = context
             if new_segment and not seat.crashed:
-                found += self._guarded(seat, _begin_check, seat.check, header)
+                found += self._guarded(seat, seat.check.begin_segment, header)
         self._seat_all()
         self.opened = self._fold.add(found)
+        return found
+
+    def _end_training(self, header: Header) -> list[Finding]:
+        """Finish the checks whose history belongs to one training, where another one begins."""
+        if self._header is None or header.training <= self._header.training:
+            return []
+        found: list[Finding] = []
+        for seat in self._active():
+            if seat.kind.scope == "training" and seat.check is not None:
+                found += self._guarded(seat, seat.check.finish)
+                seat.check = None
+        self._training_begins = len(self._segments)
         return found
 
     def _seat_all(self) -> None:
@@ -299,9 +313,10 @@ class Engine:
         if seat.check is not None:
             return seat.check
         check = seat.create()
-        for header in self._segments:
+        first = self._training_begins if seat.kind.scope == "training" else 0
+        for header in self._segments[first:]:
             check.context = Context(header, self._places)
-            _begin_check(check, header)
+            check.begin_segment(header)
         if self._header is not None:
             check.context = Context(self._header, self._places)
         seat.check = check
@@ -314,7 +329,7 @@ class Engine:
             found = [*ask(*records)]
             if found and (strange := [item for item in found if not isinstance(item, Finding)]):
                 raise TypeError(f"a check must yield findings, not {strange[0]!r}")
-            return _drop_repeats(seat.check, found) if found else found
+            return seat.check.without_repeats(found) if found and seat.check else found
         except Exception as error:  # whatever a check raises, the run continues without it
             if self._strict:
                 raise
@@ -383,22 +398,3 @@ def _no_checkpoints(seat: _CheckSlot) -> str | None:
         return f"needs {needs.checkpoints} checkpoints of a run, but there is {seat.checkpoints}"
     wanted = " or ".join(f"{role}s" for role in needs.decisive or needs.roles or ("tensor",))
     return f"the checkpoints contain no {wanted}"
-
-
-def _begin_check(check: Check, header: Header) -> tuple[Finding, ...]:
-    if check.once == "segment":
-        check.reported_subjects.clear()
-    check.begin(header)
-    return ()
-
-
-def _drop_repeats(check: Check | None, found: list[Finding]) -> list[Finding]:
-    """The findings whose subject was not reported yet, of a check that reports each one once."""
-    if check is None or check.once is None:
-        return found
-    fresh = []
-    for finding in found:
-        if finding.subject not in check.reported_subjects:
-            check.reported_subjects.add(finding.subject)
-            fresh.append(finding)
-    return fresh

@@ -82,6 +82,7 @@ def test_the_three_nonfinite_numbers_come_back_wherever_they_stand() -> None:
         EventRecord(0, 1, 1, "action", {"deep": [{"value": math.inf}]}),
         SetupRecord(0, 1, "precision", odd),
         Header("headway", facts=odd),
+        Header("headway", segment=2, training=1),
     ):
         assert same(from_json(json.loads(as_line(record))), record)
 

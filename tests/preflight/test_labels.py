@@ -43,14 +43,17 @@ def classify(
     weight: Tensor | None = None,
     sampler: WeightedRandomSampler | None = None,
     smoothing: float = 0.0,
+    epochs: int = 1,
+    lr: float = 1e-2,
 ) -> Callable[[], None]:
     def work() -> None:
         torch.manual_seed(1)
         model = mlp(10, int(y.max()) + 1)
-        optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+        optimizer = torch.optim.Adam(model.parameters(), lr)
         data = TensorDataset(x, y)
         loader = DataLoader(data, batch_size=32, shuffle=sampler is None, sampler=sampler)
-        for step, (xb, yb) in enumerate(loader):
+        batches = (batch for _ in range(epochs) for batch in loader)
+        for step, (xb, yb) in enumerate(batches):
             optimizer.zero_grad()
             loss = F.cross_entropy(model(xb), yb, weight=weight, label_smoothing=smoothing)
             loss.backward()
@@ -79,8 +82,45 @@ def test_a_rare_class_with_weights_or_a_sampler() -> None:
 
 
 def test_labels_shuffled_apart() -> None:
-    x, y = blobs(5, 2.0)
-    assert "HD512" in codes(classify(x, y[torch.randperm(len(y))]))
+    x, y = blobs(5, 2.0, 1000)
+    assert "HD512" in codes(classify(x, y[torch.randperm(len(y))], epochs=4))
+
+
+def test_a_rule_of_two_features_in_the_first_pass() -> None:
+    """It looks like noise for hundreds of steps, and is learned later."""
+    torch.manual_seed(0)
+    x = torch.randn(4000, 10)
+    assert codes(classify(x, (x[:, 0] * x[:, 1] > 0).long(), lr=1e-3)) == []
+    y = torch.randint(0, 2, (4000,))
+    report = run_check(classify(x, y, lr=1e-3), max_steps=None).report
+    found = [item for item in report.findings if item.code == "HD512"]
+    assert [item.severity for item in found] in ([], [Severity.INFO])
+
+
+def test_labels_of_positions() -> None:
+    """Blanks to be copied as blanks are not a class that dominates."""
+
+    class Copier(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.out = nn.Embedding(10, 16), nn.Linear(16, 10)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            out: Tensor = self.out(self.embed(ids))
+            return out
+
+    def work() -> None:
+        torch.manual_seed(0)
+        model, criterion = Copier(), nn.CrossEntropyLoss()
+        optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+        for _ in range(8):
+            ids = torch.zeros(32, 30, dtype=torch.long)
+            ids[:, 12:15] = torch.randint(1, 9, (32, 3))
+            optimizer.zero_grad()
+            criterion(model(ids).view(-1, 10), ids.view(-1)).backward()
+            optimizer.step()
+
+    assert "HD506" not in codes(work)
 
 
 def many_passes(x: Tensor, y: Tensor) -> Callable[[], None]:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
+from headway.core.findings import Severity
 from headway.preflight.runner import CheckResult
 from headway.preflight.runner import run_check as watch_unasked
 
@@ -97,6 +98,46 @@ def test_the_call_under_no_grad() -> None:
 
     checked = watch(lambda: train(Net()), max_steps=12)
     assert line_of(checked, "HD204") == "h = self.body(x)"
+
+
+def test_a_module_that_is_never_called_is_information() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+            self.mixer = nn.MultiheadAttention(8, 2)  # its out_proj is used, never called
+            self.spare = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.body(x)
+            return self.head(h + self.mixer(h, h, h)[0])
+
+    checked = watch(lambda: train(Net(), steps=40), max_steps=40)
+    found = [item for item in checked.report.findings if item.code == "HD204"]
+    assert [(item.severity, item.where.module) for item in found] == [(Severity.INFO, "spare")]
+    assert "never called" in found[0].message
+    assert line_of(checked, "HD204").startswith("self.spare =")
+
+
+def test_a_layer_that_is_bypassed_is_an_error() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+            self.layers = (self.body, self.head)
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    def work() -> None:
+        model = Net()
+        model.body = nn.Linear(6, 8)
+        train(model, steps=12)
+
+    found = [item for item in watch(work, max_steps=12).report.findings if item.code == "HD204"]
+    assert [item.severity for item in found] == [Severity.ERROR]
 
 
 def test_zero_grad_in_the_wrong_place() -> None:

@@ -101,3 +101,29 @@ def test_a_rate_that_overshoots_on_every_step() -> None:
 
     assert "HD115" in codes(run(6.0))
     assert "HD115" not in codes(run(0.05))
+
+
+def test_two_trainings_of_one_script_are_two_series() -> None:
+    """A teacher ends at a low loss; its student begins at a high one, and learns slowly."""
+
+    def train(model: nn.Module, targets: torch.Tensor, x: torch.Tensor, rate: float) -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+        for step in range(120):
+            rows = slice(step % 8 * 32, step % 8 * 32 + 32)
+            optimizer.zero_grad()
+            F.mse_loss(model(x[rows]), targets[rows]).backward()
+            optimizer.step()
+
+    def work() -> None:
+        torch.manual_seed(0)
+        x = torch.randn(256, 6)
+        teacher = net(1)
+        train(teacher, x.sum(1, keepdim=True), x, 0.02)
+        with torch.no_grad():
+            targets = 30 * teacher(x)
+        train(net(1), targets, x, 1e-6)
+
+    gc.collect()
+    report = run_check(work, max_steps=None).report
+    series = {"HD103", "HD104", "HD202", "HD207", "HD406"}
+    assert not series & {item.code for item in report.findings}

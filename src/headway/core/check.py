@@ -133,6 +133,9 @@ class Check:
     """Of two findings that explain each other, the one named here is the cause."""
     once: ClassVar[Literal["segment", "run"] | None] = None
     """Report each subject once in a segment or in the run: the engine drops further findings."""
+    scope: ClassVar[Literal["training", "run"]] = "run"
+    """What its history covers. `training`: it ends and starts again where the script begins to
+    train another model with another optimizer."""
     ends_run: ClassVar[bool] = False
     """Whether a run with such a finding did not end in good order: its verdict is `failed`."""
     bound: ClassVar[Bound | None] = None
@@ -155,6 +158,24 @@ class Check:
 
     def begin(self, header: Header) -> None:
         """The stream or a new segment begins."""
+
+    def begin_segment(self, header: Header) -> tuple[Finding, ...]:
+        """Called by the engine for each segment; returns no findings."""
+        if self.once == "segment":
+            self.reported_subjects.clear()
+        self.begin(header)
+        return ()
+
+    def without_repeats(self, found: list[Finding]) -> list[Finding]:
+        """The findings whose subject is new, if the check reports each one once; for the engine."""
+        if self.once is None:
+            return found
+        fresh = []
+        for finding in found:
+            if finding.subject not in self.reported_subjects:
+                self.reported_subjects.add(finding.subject)
+                fresh.append(finding)
+        return fresh
 
     def observe(self, record: Any) -> Iterable[Finding]:
         """The findings in one record of the kinds in `needs`."""

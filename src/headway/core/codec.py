@@ -129,6 +129,8 @@ def _header_to_json(header: Header) -> dict[str, Any]:
     }
     if header.cadence != "steps":
         line["cadence"] = header.cadence
+    if header.training:
+        line["training"] = header.training
     return line
 
 
@@ -143,6 +145,7 @@ def _header_from_json(line: Mapping[str, Any], rank: int) -> Header:
         seq=_count(line.get("seq", 0)),
         rank=rank,
         cadence="rows" if line.get("cadence") == "rows" else "steps",
+        training=_count(line.get("training", 0)),
     )
 
 

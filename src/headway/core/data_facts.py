@@ -69,6 +69,7 @@ class SampleFitFacts(TopicFacts):
     pair: Numbers
     steps: Whole
     alone: Number
+    passes: Number
     inputs: Whole
     contradictory: Whole
     own_fall: Number

@@ -221,6 +221,13 @@ class GraphCutFacts(TopicFacts):
 
 
 @dataclass(frozen=True)
+class UncalledModuleFacts(TopicFacts):
+    topic = "uncalled-module"
+    modules: Names
+    """Paths of modules; the parameters below them are used nowhere."""
+
+
+@dataclass(frozen=True)
 class LostWriteFacts(TopicFacts):
     topic = "lost-write"
     weights: Names

@@ -54,6 +54,8 @@ class Header:
     rank: int = 0
     cadence: Cadence = "steps"
     """How often and when the source delivers its values."""
+    training: int = 0
+    """Which training of the script: a script may train one model and then another one."""
 
     def names(self, axis: str) -> Sequence[str]:
         """The names along an axis; empty if the source does not have it."""

@@ -143,6 +143,7 @@ class Recorder:
                 )
             except RunDirInUse as error:
                 refused = error
+        self._training = 0
         self._segment = self.writer.segment if self.writer else 0
         if ranks is not None:  # the others must not wait for a rank that was refused
             self._segment = ranks.agree_on_start(self._segment, refused)
@@ -159,9 +160,13 @@ class Recorder:
         """The segment that is being written."""
         return self._segment
 
-    def begin_segment(self) -> None:
-        """Start another segment of the run, after a resume or with a new optimizer."""
+    def begin_segment(self, *, training: bool = False) -> None:
+        """Start another segment of the run, after a resume or with a new optimizer.
+
+        `training`: the script now trains another model with another optimizer.
+        """
         self._segment += 1
+        self._training += training
         self._header_due = True
 
     def declare(self, names: Sequence[str]) -> None:
@@ -320,6 +325,7 @@ class Recorder:
             segment=self._segment,
             seq=self._seq,
             rank=self._shown_rank,
+            training=self._training,
         )
 
     def _report(self, findings: Sequence[Finding]) -> None:

@@ -128,6 +128,8 @@ class ScriptContext:
         self.launch = launch
         self.overfit = overfit
         """Whether to test that the model can overfit one batch."""
+        self.data_passes: float | None = None
+        """How often the samples were seen so far, on average; None if unknown."""
         self.stack: list[nn.Module] = []
         """The modules whose forward is running, outermost first."""
         self.undo = ExitStack()

@@ -258,3 +258,9 @@ def may_train(leaves: Sequence[Tensor]) -> bool:
 def parameter_ids(optimizer: Optimizer) -> set[int]:
     """The identities of an optimizer's parameters."""
     return {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+
+def share_no_parameter(some: Sequence[Optimizer], others: Sequence[Optimizer]) -> bool:
+    """Whether no parameter belongs to optimizers of both groups."""
+    known = {at for optimizer in some for at in parameter_ids(optimizer)}
+    return all(known.isdisjoint(parameter_ids(optimizer)) for optimizer in others)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from headway.core.check import Check, Needs
 from headway.core.data_facts import SampleFitFacts
 from headway.core.facts import onset_record
-from headway.core.findings import Finding
+from headway.core.findings import Finding, Severity
 from headway.core.numbers import say
 from headway.core.records import SetupRecord
 
@@ -33,10 +33,12 @@ class LabelNoise(Check):
     for one input in twenty. *Contradicted*: most samples are right and a tenth to nearly half are
     wrong, about as many among the most confident predictions as among all, in most classes; and the
     confidence of the model matches its accuracy. *Two in one*: two classes are confused with each
-    other about half the time, while the others are learned.
+    other about half the time, while the others are learned. *Chance* and *memorised* are
+    information until each sample was seen 1.5 times on average.
 
     ## False alarms
-    If a task is hard, errors occur where the model is uncertain. At a low learning rate the updates
+    If a task is hard, errors occur where the model is uncertain. A rule that combines several
+    features looks like noise in the first pass over the data. At a low learning rate the updates
     do not lower the loss of their own batch either. Weighted and contrastive losses, maps and
     sequences are not judged.
 
@@ -62,6 +64,8 @@ class LabelNoise(Check):
         """Smallest number of samples in the last batches."""
         contradicted: float = 0.08
         """Share of wrong ones among the most confident predictions."""
+        passes: float = 1.5
+        """How often the samples must have been seen, on average, for more than information."""
         agreement: float = 0.05
         """Cosine of the gradients of neighbouring batches."""
         wasted: float = 12.0
@@ -79,9 +83,15 @@ class LabelNoise(Check):
         classes = facts.classes or 0
         if steps < self.limits.steps or samples < self.limits.samples or classes < 2:
             return
-        message = self._two_labels(facts) or self._chance(facts, steps)
-        message = message or self._memorised(facts, steps)
-        message = message or self._two_in_one(facts) or self._contradicted(facts)
+        severity = None
+        message = self._two_labels(facts)
+        if message is None:
+            message = self._chance(facts, steps) or self._memorised(facts, steps)
+            if (facts.passes or 0) < self.limits.passes:
+                severity = Severity.INFO  # the model may not have had time to learn the rule
+        if message is None:
+            severity = None
+            message = self._two_in_one(facts) or self._contradicted(facts)
         if message is None:
             return
         yield self.find(
@@ -89,6 +99,7 @@ class LabelNoise(Check):
             message,
             subject=facts.loss or "",
             where=facts.locate(rank=record.rank),
+            severity=severity,
             remedies=[
                 "Inspect samples together with their labels, as the loss receives them: look for "
                 "arrays that were shuffled or sorted separately, an index off by one, or two "
@@ -98,6 +109,7 @@ class LabelNoise(Check):
             entropy=facts.entropy,
             wrong=facts.wrong,
             wrong_when_sure=facts.wrong_when_sure,
+            passes=facts.passes,
         )
 
     def _chance(self, facts: SampleFitFacts, steps: int) -> str | None:
@@ -121,8 +133,13 @@ class LabelNoise(Check):
             f"after {steps} steps the loss of new batches is {say(loss)}, that of a guess "
             f"(the entropy of the labels is {say(entropy)}), with {say(100 * (1 - wrong))} % "
             f"correct. Each update lowers the loss of its own batch (by about {say(fall)}), "
-            f"so the labels do not follow from the inputs"
+            f"so {self._claim(facts)}"
         )
+
+    def _claim(self, facts: SampleFitFacts) -> str:
+        if (facts.passes or 0) < self.limits.passes:
+            return "nothing that holds for new samples is learned yet; train for two epochs to tell"
+        return "the labels do not follow from the inputs"
 
     def _memorised(self, facts: SampleFitFacts, steps: int) -> str | None:
         loss, entropy = facts.late_loss, facts.entropy
@@ -147,8 +164,7 @@ class LabelNoise(Check):
             f"after {steps} steps the loss is {say(loss)} (a guess: {say(entropy)}), although "
             f"each update lowers the loss of its own batch (by about {say(fall)}). Gradients "
             f"of neighbouring batches have nothing in common (cosine {say(agreement)}, limit "
-            f"{say(limit)}): samples are memorised one by one, and the labels do not follow "
-            f"from the inputs"
+            f"{say(limit)}): samples are memorised one by one, and {self._claim(facts)}"
         )
 
     def _two_labels(self, facts: SampleFitFacts) -> str | None:

@@ -137,6 +137,7 @@ class ExplodingGradient(Check):
     severity = Severity.ERROR
     summary = "norm grows without bound (not one spike)"
     needs = Needs(signals=("grad_norm",))
+    scope = "training"
     explains = ("HD104", "HD101", "HD201", "HD208", "HD207", "HD308", "HD602", "HD509", "HD403")
     yields_to = ("HD403",)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from headway.core.check import Check, Needs
 from headway.core.facts import LISTED, Parameters, say_list, trained_positions
 from headway.core.findings import Finding, Severity, Where
-from headway.core.optimizer_facts import GraphCutFacts
+from headway.core.optimizer_facts import GraphCutFacts, UncalledModuleFacts
 from headway.core.records import (
     Column,
     Header,
@@ -45,9 +45,11 @@ class MissingGradient(Check):
     ## False alarms
     LayerDrop, stochastic depth and alternating tasks give each parameter a gradient sometimes. With
     several optimizers nothing is judged before a step of each one was sampled. Parameters with
-    "expert" or "pooler" in their name may be idle: that is information only. Frozen parameters are
-    ignored. A head whose loss is switched on later looks like a cut until then. Tensors that an
-    optimizer still has from a layer that was replaced do not count.
+    "expert" or "pooler" in their name may be idle: that is information only. So are the parameters
+    of a module that is never called: nothing is cut there. Frozen parameters, and those of which
+    this rank has no element (FSDP), are ignored. A head whose loss is switched on later looks like
+    a cut until then. Tensors that an optimizer still has from a layer that was replaced do not
+    count.
 
     ## What to do
     Follow the data from the first named parameter to the loss and look for `.numpy()`, `.item()`,
@@ -83,6 +85,10 @@ class MissingGradient(Check):
         self.missing: set[int] = set()
         self.cuts: dict[str, tuple[str, int, str, str]] = {}
         """Parameter → the line where its graph ends, and the call there."""
+        self.uncalled: list[str] = []
+        """Paths of modules that are never called …"""
+        self.registered_at: tuple[str, int, str] | None = None
+        """… and the line that makes the first of them."""
         self._restart()
 
     def _restart(self) -> None:
@@ -100,6 +106,8 @@ class MissingGradient(Check):
         if isinstance(record, SetupRecord):
             if record.topic == "graph-cut":
                 self._add_cut(GraphCutFacts.of(record))
+            elif record.topic == "uncalled-module":
+                self._add_uncalled(UncalledModuleFacts.of(record))
             parameters = Parameters.of(record)
             if parameters is not None:
                 self._restart()
@@ -118,6 +126,12 @@ class MissingGradient(Check):
         if where.file is not None and where.line is not None and function:
             for name in facts.parameters:
                 self.cuts[name] = (where.file, where.line, where.function or "", function)
+
+    def _add_uncalled(self, facts: UncalledModuleFacts) -> None:
+        where = facts.locate()
+        if self.registered_at is None and where.file is not None and where.line is not None:
+            self.registered_at = (where.file, where.line, where.function or "")
+        self.uncalled += facts.modules
 
     def finish(self) -> Iterable[Finding]:
         seen_enough = self.samples >= self.limits.short_samples and not self.dynamic
@@ -153,8 +167,9 @@ class MissingGradient(Check):
     def _findings(self, *, sure: bool, short: bool = False) -> Iterable[Finding]:
         names = {at: self.context.name("param", at) for at in sorted(self.missing)}
         idle = [name for name in names.values() if IDLE.search(name)]
-        cut = [name for name in names.values() if name not in idle]
-        upstream = self._upstream()
+        unused = [name for name in names.values() if self._is_uncalled(name)]
+        cut = [name for name in names.values() if name not in (*idle, *unused)]
+        upstream = self._upstream() and not unused
         self.missing = set()  # report once; a new set-up record starts again
         if cut:
             severity = Severity.ERROR if sure else Severity.WARNING
@@ -163,6 +178,28 @@ class MissingGradient(Check):
             yield self._finding(cut, severity, upstream=upstream)
         if idle:
             yield self._finding(idle, Severity.INFO, upstream=False)
+        if unused:
+            yield self._unused(unused)
+
+    def _is_uncalled(self, name: str) -> bool:
+        return any(name.startswith(f"{path}.") for path in self.uncalled)
+
+    def _unused(self, names: list[str]) -> Finding:
+        modules = [path for path in self.uncalled if any(n.startswith(f"{path}.") for n in names)]
+        file, line, function = self.registered_at or (None, None, None)
+        return self.find(
+            record_at(self.last),
+            f"{say_list(modules)}: never called, so {len(names)} of {self.expected} trained "
+            f"parameters have no gradient",
+            severity=Severity.INFO,
+            subject="never called",
+            where=Where(file, line, function, module=modules[0], rank=self.last[3] or None),
+            remedies=["If it is meant to train, call it in forward; otherwise remove it."],
+            tensors=names[:LISTED],
+            tensor_count=len(names),
+            trained_count=self.expected,
+            samples=self.samples,
+        )
 
     def _finding(self, names: list[str], severity: Severity, *, upstream: bool) -> Finding:
         # The cut is after the last parameter without a gradient.
@@ -206,5 +243,6 @@ def _spell_call(function: str) -> str:
 
 def _model_positions(parameters: Parameters, positions: Sequence[int]) -> set[int]:
     """The positions that belong to the model; all of them if no model is known."""
-    named = {at for at in positions if not NAMELESS.fullmatch(parameters.name(at))}
-    return named or set(positions)
+    held = {at for at in positions if at >= len(parameters.numel) or parameters.numel[at]}
+    named = {at for at in held if not NAMELESS.fullmatch(parameters.name(at))}
+    return named or held

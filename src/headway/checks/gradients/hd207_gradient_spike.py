@@ -57,6 +57,7 @@ class GradientSpike(Check):
     name = "gradient-spike"
     summary = "one step's norm far outside the run's own spread"
     needs = Needs(signals=("grad_norm",), span=100)
+    scope = "training"
     explains = ()
     bound = Bound("grad_norm")
 

@@ -65,6 +65,7 @@ class LossSpike(Check):
     name = "loss-spike"
     summary = "one-step or short jump far outside the run's own spread, then recovery"
     needs = Needs(signals=("loss",), span=100)
+    scope = "training"
     explains = ()
 
     @dataclass(frozen=True)

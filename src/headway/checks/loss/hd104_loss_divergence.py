@@ -75,8 +75,8 @@ class LossDivergence(Check):
     After a curriculum switch or a warm restart the loss falls again; once a quarter of the rise is
     recovered, the new level becomes the reference. Several optimizers with different losses (GAN,
     actor and critic) work against each other, so a rising loss means nothing: those runs are not
-    judged. In value-based reinforcement learning the loss may rise as the values do: ignore the
-    code there.
+    judged. A script that trains another model with another optimizer (a teacher, then a student)
+    begins a new series. In value-based reinforcement learning, ignore the code.
 
     ## What to do
     Resume from a checkpoint before the onset, with a lower learning rate or past the batches that
@@ -92,6 +92,7 @@ class LossDivergence(Check):
     severity = Severity.ERROR
     summary = "sustained rise from the best level, no recovery"
     needs = Needs(signals=("loss",))
+    scope = "training"
     explains = (*NONFINITE_STEP, "HD103", "HD202", "HD207", "HD208", "HD304", "HD305", "HD308")
     yields_to = ("HD101", "HD202", "HD308")
     remedies = (

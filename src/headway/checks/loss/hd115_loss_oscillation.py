@@ -61,6 +61,7 @@ class LossOscillation(Check):
     severity = Severity.ERROR
     summary = "large period-2-like swings, no net progress"
     needs = Needs(signals=("loss",))
+    scope = "training"
     explains = ("HD103", "HD104", "HD207")
 
     @dataclass(frozen=True)

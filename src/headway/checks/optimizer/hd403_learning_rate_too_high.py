@@ -53,6 +53,7 @@ class LearningRateTooHigh(TrialCheck):
     severity = Severity.ERROR
     summary = "update steps overshoot on the loss of their own batch"
     points_at = "optimizer"
+    scope = "training"
     explains = (
         *BAD_STEPS,
         *NONFINITE_OR_RANK,

@@ -43,6 +43,7 @@ class LearningRateTooLow(TrialCheck):
     code = "HD404"
     name = "learning-rate-too-low"
     summary = "the loss falls, but far more slowly than with a larger step"
+    scope = "training"
     explains = ("HD105", "HD307")
 
     @dataclass(frozen=True)

@@ -49,6 +49,7 @@ class ScheduleCollapsed(Check):
     summary = "the rate reaches ~0 long before the run ends"
     points_at = "schedule"
     needs = Needs(signals=("lr",), kinds=(StepRecord, SetupRecord))
+    scope = "training"
     explains = (*NOTHING_MOVES, *POOR_FIT, "HD415", "HD705")
 
     @dataclass(frozen=True)

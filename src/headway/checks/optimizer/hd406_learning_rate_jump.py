@@ -46,6 +46,7 @@ class LearningRateJump(Check):
     name = "learning-rate-jump"
     summary = "the learning rate jumps at a resume or restart"
     needs = Needs(signals=("lr",), kinds=(StepRecord, SetupRecord))
+    scope = "training"
     explains = ("HD103", "HD104", "HD202", "HD207", "HD208", "HD308", "HD403")
 
     @dataclass(frozen=True)

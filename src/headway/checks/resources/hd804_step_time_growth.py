@@ -52,6 +52,7 @@ class StepTimeGrowth(Check):
     name = "step-time-growth"
     summary = "steps get slower and slower"
     needs = Needs(signals=(SIGNAL,))
+    scope = "training"
     explains = ()
 
     @dataclass(frozen=True)

@@ -419,7 +419,8 @@ class ScriptLauncher:
         if old is not None:
             old.retire()
             if self.recorder is not None and old.step:
-                self.recorder.begin_segment()
+                another = live_objects.share_no_parameter(old.optimizers, optimizers)
+                self.recorder.begin_segment(training=another)
         try:
             self.guard = ScriptGuard(
                 models,

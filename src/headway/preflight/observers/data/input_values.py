@@ -352,7 +352,8 @@ class RepeatedSamples(Observer):
         numbers = _numbers(given.detach())
         self._drawn += len(numbers)
         self._distinct.update(numbers)
-        self.evidence.value(DATA_PASSES_SIGNAL, self._drawn / len(self._distinct))
+        self.script.data_passes = self._drawn / len(self._distinct)
+        self.evidence.value(DATA_PASSES_SIGNAL, self.script.data_passes)
 
 
 def _has_rows(tensor: Tensor) -> bool:

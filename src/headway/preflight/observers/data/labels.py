@@ -114,6 +114,8 @@ class Labels(Observer):
                     self._grid = (item.shape[0], item.shape[1])
 
     def module_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if next(module.parameters(), None) is None:
+            return  # a criterion: it is given flattened outputs, not the samples
         self._inputs = [item for item in args if isinstance(item, Tensor)]
         self._forwards += 1
         for item in self._inputs[:1]:
@@ -354,8 +356,11 @@ class Labels(Observer):
         if tally.late and not tally.weighted and not tally.dense:
             fitted = SampleFit.summary(tally.early, list(tally.late), tally.counts, tally.classes)
             alone = {"steps": self._effect.steps, "alone": tally.alone / max(tally.calls, 1)}
+            seen = {"passes": self.script.data_passes}
             effect, twice = self._effect.facts(), self._contradictions.facts()
-            self.evidence.record("sample-fit", {**about, **fitted, **alone, **effect, **twice})
+            self.evidence.record(
+                "sample-fit", {**about, **fitted, **alone, **effect, **twice, **seen}
+            )
 
     def _report_targets(self, tally: LabelCounts, about: dict[str, Any]) -> None:
         mean = tally.total / tally.elements

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from headway.core.facts import LISTED
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.observers.loss.loss_inputs import LOSSES
+from headway.preflight.observers.model.parameter_structure import find_uncalled
 from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.live_objects import find_leaves
 from headway.torch_adapters.nested_state import find_tensors
@@ -217,6 +218,7 @@ class BackwardRoots(Observer):
 # that their graph led into.
 
 CUT_TOPIC = "graph-cut"
+UNCALLED_TOPIC = "uncalled-module"
 STEPS = 3
 MOST_CUTS = 256
 """Of one step, each line once."""
@@ -258,6 +260,10 @@ class GraphCuts(Observer):
         self.every_function = True
         self._in_step = False
         self._told: set[str] = set()
+        self._ran: dict[int, nn.Module] = {}
+        """Modules whose forward ran, in the first steps: the outermost one around them …"""
+        self._used: set[int] = set()
+        """… and parameters that a function was given within them."""
         self._forget()
 
     def _forget(self) -> None:
@@ -269,6 +275,8 @@ class GraphCuts(Observer):
         """The outermost module that runs without gradients, and the line that called it."""
 
     def module_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if self.every_function:
+            self._ran[id(module)] = self.script.stack[0]
         off = self.every_function and not torch.is_grad_enabled()
         if off and self._switched_off is None:
             self._switched_off = (module, self.script.place())
@@ -286,6 +294,8 @@ class GraphCuts(Observer):
         given = [item for _, item in find_tensors([list(call.args), dict(call.kwargs)])]
         if not given:
             return
+        if self.script.stack:  # outside of a forward, weights are initialised, decayed or printed
+            self._used.update(id(item) for item in given if isinstance(item, nn.Parameter))
         results = [item for _, item in find_tensors(call.result)]
         live = any(item.requires_grad for item in results)
         cut = next(filter(None, map(self._made_by, given)), None)
@@ -322,16 +332,27 @@ class GraphCuts(Observer):
         missing = {id(p): p for p in held if p.requires_grad and p.grad is None}
         if missing and len(missing) < len(held):
             self._report(missing)
+            if self.every_function and self.script.step == STEPS - 1:
+                self._report_uncalled(set(missing))
 
     def step_ended(self, optimizer: Optimizer) -> None:
         self._in_step = False
         self._forget()
         if self.script.step >= STEPS:
             self.every_function = False
+            self._ran.clear()
 
     def finished(self) -> None:
         self.every_function = False
         self._forget()
+
+    def _report_uncalled(self, missing: set[int]) -> None:
+        unused = missing - self._used
+        found = [m for model in self.script.models for m in find_uncalled(model, self._ran, unused)]
+        if found:
+            facts = {"modules": [self.script.path_of(module) for module in found[:LISTED]]}
+            place = self.script.origins.of_module(found[0])
+            self.evidence.record(UNCALLED_TOPIC, {**facts, "place": place})
 
     def _report(self, missing: dict[int, Tensor]) -> None:
         found: list[tuple[int, int, _Cut, list[Tensor]]] = []
