@@ -5,7 +5,7 @@ repeated samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 from weakref import ref
@@ -19,7 +19,7 @@ from headway.torch_adapters import nonfinite_scan
 from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.model_copy import is_training_forward
 from headway.torch_adapters.nested_state import find_tensors
-from headway.torch_adapters.nonfinite_scan import BadTensor, scan_batch
+from headway.torch_adapters.nonfinite_scan import BadTensor, batch_size, scan_batch
 from headway.torch_adapters.op_schema import BINARY_LOSSES, REGRESSION_LOSSES
 
 # The numbers that reach the first weights.
@@ -336,6 +336,16 @@ class RepeatedSamples(Observer):
     def start(self) -> None:
         self._distinct: set[int] = set()
         self._drawn = 0
+        self._loaded: dict[int, int] = {}
+        """Samples that the loaders have drawn, by the id of their data set."""
+
+    def batch_drawn(self, loader: Any, batch: Any) -> None:
+        # An augmented sample never comes twice, but it is seen again.
+        data = getattr(loader, "dataset", None)
+        size, rows = (len(data) if isinstance(data, Sized) else 0), batch_size(batch) or 0
+        if size and torch.is_grad_enabled():
+            drawn = self._loaded[id(data)] = self._loaded.get(id(data), 0) + rows
+            self.script.data_passes = max(self.script.data_passes or 0.0, drawn / size)
 
     def module_ended(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
@@ -352,8 +362,9 @@ class RepeatedSamples(Observer):
         numbers = _numbers(given.detach())
         self._drawn += len(numbers)
         self._distinct.update(numbers)
-        self.script.data_passes = self._drawn / len(self._distinct)
-        self.evidence.value(DATA_PASSES_SIGNAL, self.script.data_passes)
+        passes = self._drawn / len(self._distinct)
+        self.script.data_passes = max(self.script.data_passes or 0.0, passes)
+        self.evidence.value(DATA_PASSES_SIGNAL, passes)
 
 
 def _has_rows(tensor: Tensor) -> bool:
