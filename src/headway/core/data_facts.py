@@ -222,3 +222,12 @@ class SharedRowsFacts(TopicFacts):
     shared: Number
     covered: Number
     alike: Number
+
+
+@dataclass(frozen=True)
+class RankNoiseFacts(TopicFacts):
+    topic = "rank-noise"
+    ranks: Whole
+    samples: Whole
+    shared: Whole
+    same_batches: Whole

@@ -66,6 +66,7 @@ OBSERVERS = (
     "observers.loss.token_weights:TokenWeights",
     "observers.loss.moving_targets:MovingTargets",
     "observers.optimizer.missed_clips:MissedClips",
+    "observers.rank_noise:RankNoise",
     "observers.optimizer.schedule_resumes:ScheduleResumes",
     "observers.model.averaged_models:AveragedModels",
     "observers.model.averaged_models:SharedModules",

@@ -1,0 +1,112 @@
+"""Whether the ranks draw the same random numbers in their forward passes, on different batches.
+
+Each rank leaves a checksum of its random number state in the store of the process group, and the
+first rank reads them. No rank waits for another.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+
+from headway.preflight.observer import Observer
+from headway.preflight.source_lines import find_line
+from headway.torch_adapters.nested_state import find_tensors
+from headway.torch_adapters.process_groups.rank_group import default_store
+
+TOPIC = "rank-noise"
+STEPS = 3
+"""The first steps, which are compared."""
+SEEDS = r"(manual_seed|set_seed|seed_everything)\("
+
+
+class RankNoise(Observer):
+    """Compares the random number states before the first training forward of a step."""
+
+    def start(self) -> None:
+        self._before: tuple[nn.Module, int] | None = None
+        self._sent = -1
+        self._over = False
+
+    @property
+    def _listens(self) -> bool:
+        ready = not self._over and self.script.step < STEPS and self.script.step != self._sent
+        return ready and dist.is_available() and dist.is_initialized()
+
+    def module_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if self._listens and torch.is_grad_enabled() and module.training:
+            self._before = (module, _state_of(module))
+
+    def module_ended(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
+    ) -> None:
+        before, self._before = self._before, None
+        if before is None or before[0] is not module or not self._listens:
+            return
+        if before[1] == _state_of(module):
+            return  # draws no random numbers
+        store = default_store()
+        if store is not None and dist.get_world_size() > 1:
+            self._sent = self.script.step
+            batch = _checksum([list(args), dict(kwargs)])
+            store.set(_key(self._sent, dist.get_rank()), f"{before[1]} {batch!r}")
+
+    def step_begins(self, optimizer: Optimizer) -> None:
+        if self.script.step >= STEPS and not self._over:
+            self._compare()
+
+    def finished(self) -> None:
+        if not self._over:
+            self._compare()
+
+    def _compare(self) -> None:
+        self._over = True
+        store = default_store() if dist.is_available() and dist.is_initialized() else None
+        if store is None or dist.get_rank() != 0 or self._sent < 0:
+            return
+        ranks = dist.get_world_size()
+        samples = shared = same_batches = 0
+        for step in range(STEPS):
+            keys = [_key(step, rank) for rank in range(ranks)]
+            if not store.check(keys):
+                continue
+            found = [store.get(key).decode().split() for key in keys]
+            samples += 1
+            shared += len({state for state, _ in found}) == 1
+            same_batches += len({batch for _, batch in found}) == 1
+        if samples:
+            facts: dict[str, Any] = {
+                "ranks": ranks,
+                "samples": samples,
+                "shared": shared,
+                "same_batches": same_batches,
+            }
+            place = find_line(self.script, SEEDS)
+            if place is not None:
+                facts["place"] = place
+            self.evidence.record(TOPIC, facts)
+
+
+def _state_of(module: nn.Module) -> int:
+    """A checksum of the random number state on the device of a module."""
+    weight = next(module.parameters(), None)
+    if weight is not None and weight.is_cuda:
+        state = torch.cuda.get_rng_state(weight.device)
+    else:
+        state = torch.get_rng_state()
+    return zlib.crc32(state.numpy().tobytes())
+
+
+def _checksum(inputs: Any) -> float:
+    tensors = [tensor.detach() for _, tensor in find_tensors(inputs) if tensor.numel()]
+    return sum(float(tensor.double().sum()) for tensor in tensors[:4] if not tensor.is_complex())
+
+
+def _key(step: int, rank: int) -> str:
+    return f"headway/noise/{step}/{rank}"
