@@ -174,7 +174,7 @@ def work(rank=0):
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     guard = headway.Guard(model, optimizer, run_dir=sys.argv[2])
-    for step in range(5):
+    for step in range(9):
         model(torch.randn(8, 4)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
