@@ -129,7 +129,7 @@ format: $(STAMP) ## repair what ruff can repair
 	$(BIN)/ruff check --fix $(FOLDERS)
 	$(BIN)/ruff format $(FOLDERS)
 
-new-check: $(STAMP) ## write the two files of a check: make new-check CODE=HD118 NAME=shifted-labels
+new-check: $(STAMP) ## write the two files of a check: make new-check CODE=HD150 NAME=repeated-loss
 	@$(BIN)/python tests/support/new_check.py '$(CODE)' '$(NAME)'
 
 bench: $(STAMP) ## run every benchmark; each prints its claim as a ratio

@@ -29,9 +29,9 @@ def copy(tmp_path: Path) -> Path:
 
 
 def test_the_new_check_passes_its_own_cases(copy: Path) -> None:
-    check, page = write_check(copy, "HD118", "shifted-labels")
-    assert check == copy / "src/headway/checks/loss/hd118_shifted_labels.py"
-    assert page == copy / "tests/checks/hd118_shifted_labels.md"
+    check, page = write_check(copy, "HD150", "repeated-loss")
+    assert check == copy / "src/headway/checks/loss/hd150_repeated_loss.py"
+    assert page == copy / "tests/checks/hd150_repeated_loss.md"
     environment = {**os.environ, "PYTHONPATH": f"{copy / 'src'}{os.pathsep}{copy / 'tests'}"}
     done = subprocess.run(
         [
@@ -64,7 +64,7 @@ def test_every_check_is_in_the_folder_of_its_digit() -> None:
     [
         ("HD101", "other-name", "never reused"),
         ("XX118", "other-name", "three digits"),
-        ("HD118", "Other Name", "lower-case words"),
+        ("HD150", "Other Name", "lower-case words"),
     ],
 )
 def test_a_code_or_name_that_cannot_be_used_writes_nothing(
@@ -80,7 +80,7 @@ def test_the_command_names_what_it_wrote(
     copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(copy)
-    assert main(["HD118", "shifted-labels"]) == 0
-    assert "wrote src/headway/checks/loss/hd118_shifted_labels.py" in capsys.readouterr().out
-    assert main(["HD118"]) == 2
+    assert main(["HD150", "repeated-loss"]) == 0
+    assert "wrote src/headway/checks/loss/hd150_repeated_loss.py" in capsys.readouterr().out
+    assert main(["HD150"]) == 2
     assert "usage" in capsys.readouterr().err

@@ -65,5 +65,5 @@ def test_its_docstring_has_the_headings(check: type[Check]) -> None:
 def test_contributing_names_the_command_and_leads_to_the_example() -> None:
     """The example stands once, on the page."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    assert "make new-check CODE=HD118 NAME=shifted-labels" in text
+    assert "make new-check CODE=HD150 NAME=repeated-loss" in text
     assert "(docs/add-a-check.md)" in text

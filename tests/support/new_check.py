@@ -1,4 +1,4 @@
-"""Writes the two files of a new check: `make new-check CODE=HD118 NAME=shifted-labels`.
+"""Writes the two files of a new check: `make new-check CODE=HD150 NAME=repeated-loss`.
 
 The check is complete and its cases pass: it reports a loss above a limit. Replace the rule, the
 page in the docstring and the cases.
@@ -108,7 +108,7 @@ loss: 5..1~0.05*60
 def write_check(root: Path, code: str, name: str) -> list[Path]:
     """Write both files below `root`; raises ValueError if the code or the name cannot be used."""
     if not re.fullmatch(r"HD\d{3}", code):
-        raise ValueError(f"CODE is HD and three digits, such as HD118: got {code!r}")
+        raise ValueError(f"CODE is HD and three digits, such as HD150: got {code!r}")
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise ValueError(f"NAME is lower-case words joined by hyphens: got {name!r}")
     checks = root / "src" / "headway" / "checks"
@@ -129,7 +129,7 @@ def write_check(root: Path, code: str, name: str) -> list[Path]:
 def main(arguments: list[str]) -> int:
     """Write the files below the working directory, and say which."""
     if len(arguments) != 2:
-        print("usage: make new-check CODE=HD118 NAME=shifted-labels", file=sys.stderr)
+        print("usage: make new-check CODE=HD150 NAME=repeated-loss", file=sys.stderr)
         return 2
     try:
         written = write_check(Path.cwd(), *arguments)
