@@ -99,3 +99,20 @@ def test_diagnosing_a_run_tries_neither_torch_nor_numpy(tmp_path: Path) -> None:
 
 def test_every_check_can_be_imported_without_torch_or_numpy() -> None:
     assert heavy_imports("from headway import registry\nassert registry.all_checks()") == "[]"
+
+
+@pytest.mark.parametrize("name", ["accelerate", "deepspeed", "lightning", "ray", "transformers"])
+def test_an_adapter_without_torch_says_what_is_missing(name: str) -> None:
+    said = python(
+        "import sys\n"
+        "class NoTorch:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'torch':\n"
+        "            raise ModuleNotFoundError(name, name=name)\n"
+        "sys.meta_path.insert(0, NoTorch())\n"
+        f"try:\n    import headway.integrations.{name}\n"
+        "except ImportError as error:\n    print(error)\n"
+    )
+    assert said.strip() == (
+        "headway.integrations needs torch, which is not installed: pip install 'headway[torch]'"
+    )

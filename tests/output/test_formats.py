@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -145,3 +146,7 @@ def test_the_page_is_near_and_json_is_whole(tmp_path, monkeypatch):
 )
 def test_clean(dirty, kept):
     assert clean(dirty) == kept
+
+
+def test_bytes_of_a_path_that_are_not_utf8_are_shown() -> None:
+    assert clean(os.fsdecode(b"runs/caf\xe9/r.html")) == r"runs/caf\xe9/r.html"

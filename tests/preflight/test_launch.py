@@ -23,6 +23,7 @@ from headway.guard.script.guarded_run import run_guarded
 from headway.guard.script.launcher import ScriptLauncher
 from headway.guard.script.step_limits import MAX_PASSES, EnoughSteps
 from headway.policy import Policy
+from headway.preflight.observer import Observer
 from headway.preflight.runner import CheckOptions, CheckResult, run_check
 from headway.torch_adapters import live_objects
 
@@ -479,3 +480,15 @@ def test_the_first_loss_is_recorded_unscaled() -> None:
     assert all(values["loss"] < 2 for values in steps)
     facts = [r.facts for r in seen if isinstance(r, SetupRecord) and r.topic == "precision"]
     assert [item["scaler"] for item in facts] == [True]
+
+
+def test_an_observer_that_fails_takes_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(Observer):
+        def backward_begins(self, roots: Any) -> None:
+            raise NotImplementedError("no kernel for SparseCPU\n'aten::equal' is registered for …")
+
+    monkeypatch.delenv("HEADWAY_STRICT", raising=False)
+    done = run_check(lambda: plain_loop([], steps=2), observers=[Failing])
+    assert list(done.notes) == [
+        "an observer failed and was removed: Failing: NotImplementedError: no kernel for SparseCPU"
+    ]

@@ -13,6 +13,10 @@ when a whole batch is complete.
 
 from __future__ import annotations
 
+from headway.integrations import _needs_torch  # noqa: F401
+
+# isort: split
+
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 

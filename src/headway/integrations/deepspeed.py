@@ -14,6 +14,10 @@ the step, as it does by itself for non-finite gradients in fp16 and bf16. Rank 0
 
 from __future__ import annotations
 
+from headway.integrations import _needs_torch  # noqa: F401
+
+# isort: split
+
 import sys
 import time
 from collections.abc import Sequence

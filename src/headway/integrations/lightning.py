@@ -10,6 +10,10 @@ and several optimizers need nothing more.
 
 from __future__ import annotations
 
+from headway.integrations import _needs_torch  # noqa: F401
+
+# isort: split
+
 import functools
 import inspect
 import sys

@@ -15,6 +15,10 @@ workers, so the guard must not call it by itself: its findings travel with your 
 
 from __future__ import annotations
 
+from headway.integrations import _needs_torch  # noqa: F401
+
+# isort: split
+
 from pathlib import Path
 from typing import Any
 

@@ -10,6 +10,10 @@ the run).
 
 from __future__ import annotations
 
+from headway.integrations import _needs_torch  # noqa: F401
+
+# isort: split
+
 import functools
 import itertools
 import math

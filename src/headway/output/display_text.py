@@ -111,11 +111,16 @@ _INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def clean(text: object) -> str:
-    """The text on one line, without escape sequences, control and invisible characters."""
+    """The text on one line, without escape sequences, control and invisible characters.
+
+    Bytes of a path that are not UTF-8 become `\\xNN`.
+    """
     bare = _ESCAPES.sub("", str(text))
     if bare.isascii() and bare.isprintable():
         return bare
     spaced = re.sub(r"[\t\n\v\f\r\x85\u2028\u2029]+", " ", bare)
+    # Bytes of a path that are not UTF-8, as bash and Python write them.
+    spaced = re.sub(r"[\udc80-\udcff]", lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", spaced)
     return "".join(mark for mark in spaced if unicodedata.category(mark) not in _INVISIBLE)
 
 

@@ -292,7 +292,9 @@ class EventBus:
         if self._strict:
             raise error
         logger.debug("observer %s failed", name, exc_info=error)
-        self.failed.append(f"{name}: {type(error).__name__}: {error}")
+        # One line: torch appends its table of dispatch keys to some messages.
+        said = str(error).strip().partition("\n")[0]
+        self.failed.append(f"{name}: {type(error).__name__}: {said}".rstrip(": "))
 
     def _add(self, kind: type[Observer]) -> None:
         self._busy = True
