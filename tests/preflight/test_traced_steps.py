@@ -17,6 +17,7 @@ from headway.guard.script.launcher import ScriptLauncher
 from headway.policy import Policy
 from headway.preflight.runner import run_check
 from headway.report import Report
+from headway.torch_adapters.modes import LastingModes
 
 
 @pytest.fixture(autouse=True)
@@ -342,3 +343,35 @@ def test_a_healthy_training_leaves_nothing_and_finds_nothing() -> None:
 
     report = run_check(work, max_steps=4).report
     assert not [item for item in report.findings if item.code in ("HD101", "HD201", "HD303")]
+
+
+def test_a_long_check_rests_its_trace_and_wakes_it_after_a_bad_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While it rests no op calls it; the bad step itself cannot be run again in this loop."""
+    monkeypatch.setattr("headway.rerun.step_tracer.CLOSE_STEPS", 3)
+    in_force: list[int] = []
+
+    def work() -> None:
+        torch.manual_seed(0)
+        net = Net(shift=9.0)
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+        data = iter([batch() for _ in range(10)])
+
+        def turn(number: int) -> None:
+            in_force.append(LastingModes.count)
+            net.shift = 9.0 if number < 6 else -9.0
+            x, y = next(data)
+            optimizer.zero_grad()
+            ((net(x) - y) ** 2).mean().backward()
+            optimizer.step()
+
+        list(map(turn, range(10)))
+
+    report = run_check(work, max_steps=None).report
+    assert in_force[:4] == [1, 1, 1, 1]
+    assert in_force[4:7] == [0, 0, 0]
+    assert 1 in in_force[7:]
+    assert LastingModes.count == 0
+    line = Net.forward.__code__.co_firstlineno + 2
+    assert any(item.where.line == line for item in report.findings)

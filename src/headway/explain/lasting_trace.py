@@ -21,7 +21,13 @@ from headway.explain.tensor_memory import MemoryOwners, MemoryWrite, MemoryWrite
 from headway.explain.trace import NamedGradients, Trace, TraceResults, changed_arguments
 from headway.torch_adapters import nonfinite_scan, runtime_state
 from headway.torch_adapters.frames import FrameLine
-from headway.torch_adapters.modes import UNDECLARED_WRITES, LastingModes, UncompiledDispatchMode
+from headway.torch_adapters.modes import (
+    UNDECLARED_WRITES,
+    LastingModes,
+    UncompiledDispatchMode,
+    current_dispatch_mode,
+    other_modes_in_force,
+)
 from headway.torch_adapters.module_stack import ModuleNames
 from headway.torch_adapters.op_schema import OpSchema, read_schema, tensor_arguments
 from headway.torch_adapters.tensor_values import nonfinite_flags, storage_address, sums_to_finite
@@ -92,6 +98,7 @@ class LastingTrace(UncompiledDispatchMode, Trace):
         super().__init__(FailingStep((), (), (), {}))
         self.paused = False
         """While headway itself works."""
+        self._in_force = False
         self._learn = learn
         self._names = ModuleNames()
         self.notes = ForwardNotes(self._names, running)
@@ -108,14 +115,39 @@ class LastingTrace(UncompiledDispatchMode, Trace):
         )
         self._sources.unwritten_role = "computed"
         self._learn_owners()
-        UncompiledDispatchMode.__enter__(self)  # type: ignore[no-untyped-call]
-        LastingModes.count += 1
+        self._join()
         return self
 
     def __exit__(self, *exception: Any) -> None:
+        if self.resting or self.rest():  # otherwise a mode of the script's own is on top
+            self._writes.forget()
+        self.paused = True
+
+    @property
+    def resting(self) -> bool:
+        """Whether no op calls it. Being paused is not enough: each op would still run Python."""
+        return not self._in_force
+
+    def rest(self) -> bool:
+        """Trace nothing until `wake`; False where a mode that was entered later is in force."""
+        on_top: Any = current_dispatch_mode()
+        if on_top is not self:
+            return False
         LastingModes.count -= 1
-        UncompiledDispatchMode.__exit__(self, *exception)  # type: ignore[no-untyped-call]
-        self._writes.forget()
+        UncompiledDispatchMode.__exit__(self, None, None, None)  # type: ignore[no-untyped-call]
+        self._in_force = False
+        return True
+
+    def wake(self) -> None:
+        """Trace again, unless the script is inside of a mode of its own, which must end first."""
+        if self.resting and not other_modes_in_force():
+            self._join()
+        self.paused = self.resting
+
+    def _join(self) -> None:
+        UncompiledDispatchMode.__enter__(self)  # type: ignore[no-untyped-call]
+        LastingModes.count += 1
+        self._in_force = True
 
     def blind(self) -> None:
         self.paused = True

@@ -26,7 +26,6 @@ from headway.rerun.bad_step import BadStep, MissedStep, RerunResults, is_bad_inp
 from headway.rerun.protocol import RerunHost
 from headway.rerun.worker_origins import WorkerOrigins, merge_worker_origin
 from headway.torch_adapters import patching
-from headway.torch_adapters.modes import current_dispatch_mode
 from headway.torch_adapters.module_stack import ModuleStack
 from headway.torch_adapters.nonfinite_scan import batch_tensors
 from headway.torch_adapters.runtime_state import compiled_code_runs, run_eagerly
@@ -109,7 +108,7 @@ class StepTracer:
         steps = ARMED_COMPILED if compiled_code_runs() else ARMED_STEPS
         self._until = max(self._until, host.step + 1 + steps)
         if self._session is not None:
-            self._session.trace.paused = False
+            self._session.trace.wake()
         return self._session is not None
 
     def _begin(
@@ -157,8 +156,10 @@ class StepTracer:
                 del self._results[step]
         self._session.trace.next_step()
         # Most faults show early; a later one is re-run, and wakes the trace for its repeats.
-        rests = self._every_step and host.step >= max(CLOSE_STEPS, self._until)
-        self._session.trace.paused = rests
+        if self._every_step and host.step >= max(CLOSE_STEPS, self._until):
+            self._session.trace.rest()
+        else:
+            self._session.trace.paused = False
         self._batches = self._batches[len(self._batches) - self._fresh_batches :]
         if not self._every_step and host.step >= self._until:
             self.stop()
@@ -305,10 +306,7 @@ class _TraceSession:
         patching.remove_listener(self)
         if self._stack is not None:
             self._stack.remove()
-        self.trace.paused = True
-        on_top: Any = current_dispatch_mode()
-        if on_top is self.trace:  # otherwise a mode of the script's own is on top
-            self.trace.__exit__(None, None, None)
+        self.trace.__exit__(None, None, None)
         self._eager.__exit__(None, None, None)
 
     def find_origins(self) -> StepOrigins | None:
@@ -337,11 +335,12 @@ class _TraceSession:
 
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
         if not self.trace.paused:
-            self.trace.backward_begins(roots, {})
+            if not self.trace.resting:
+                self.trace.backward_begins(roots, {})
             self._tracer.backward_began()
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
-        if not self.trace.paused:
+        if not (self.trace.paused or self.trace.resting):
             self.trace.finish_step()
 
     def clipping(self, parameters: Any, norms: Any, total: Any) -> None: ...

@@ -94,7 +94,12 @@ class LastingModes:
     count = 0
 
 
-class OutermostDispatchMode(TorchDispatchMode):
+def other_modes_in_force() -> bool:
+    """Whether a dispatch mode is in force that will end before the script does."""
+    return _dispatch_depth() != LastingModes.count
+
+
+class OutermostDispatchMode(UncompiledDispatchMode):
     """A dispatch mode that is entered only where no other but lasting ones is in force, and left
     only when every mode that was entered after it has been left."""
 
@@ -104,7 +109,7 @@ class OutermostDispatchMode(TorchDispatchMode):
 
     def enter_outermost(self) -> bool:
         """Enter it; False where another mode is in force, which would end before this one."""
-        if not self.in_force and _dispatch_depth() == LastingModes.count:
+        if not self.in_force and not other_modes_in_force():
             self.__enter__()  # type: ignore[no-untyped-call]
             self.in_force = True
         return self.in_force
