@@ -274,7 +274,8 @@ def test_a_model_of_transformers_is_split() -> None:
         ) as guard:
             out = model(input_ids=ids, labels=labels)
             out.loss.backward()
-        assert bool(guard.findings) == (limit == 3)
+        # No optimizer steps here, which is reported too.
+        assert bool({item.code for item in guard.findings} - {"HD003"}) == (limit == 3)
         gradients.append([p.grad for p in model.parameters()])
     for one, other in zip(*gradients, strict=True):
         # transformers computes the loss in float32

@@ -165,7 +165,9 @@ class Guard:
             close=self.close,
         )
         self._observer = self._hooks.observer
-        self._missing = self._make_missing_steps(optimizers, recorder, self._session.counter)
+        self._missing = self._make_missing_steps(
+            optimizers, recorder, self._session.counter, self._protected
+        )
         self._ending = OpenRun(recorder, self._session.failure_moment, self._session.counter)
         # Dropped, or still open at exit: its record ends as that of a run that finished.
         self._at_exit = weakref.finalize(self, self._ending.finish)

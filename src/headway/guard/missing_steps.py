@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from headway.checks.setup.hd003_nothing_guarded import UNGUARDED
+from headway.guard.fail_safe import FailSafe
 from headway.guard.recorder import Recorder
 from headway.guard.step_outcomes import StepCounter
 from headway.torch_adapters import live_objects, patching
@@ -44,8 +45,13 @@ class MissingSteps:
     """
 
     def __init__(
-        self, optimizers: Sequence[Optimizer], recorder: Recorder, counter: StepCounter
+        self,
+        optimizers: Sequence[Optimizer],
+        recorder: Recorder,
+        counter: StepCounter,
+        protected: FailSafe,
     ) -> None:
+        self._protected = protected
         self._optimizers = optimizers
         self._recorder = recorder
         self._counter = counter
@@ -148,7 +154,7 @@ class MissingSteps:
             "backwards": self._passes,
             "command": "guard",
         }
-        self._recorder.event(self._counter.current, UNGUARDED, facts)
+        self._protected(self._recorder.event, self._counter.current, UNGUARDED, facts)
 
 
 def _parameters(optimizer: Optimizer) -> list[Tensor]:
