@@ -83,7 +83,7 @@ VOLATILE_SIGNALS = {
 }
 VOLATILE_KEYS = {
     *("version", "versions", "headway", "torch", "python", "started", "when", "ended"),
-    *("pid", "host", "cwd", "argv", "seal", "sha256"),
+    *("pid", "host", "cwd", "argv", "id", "seal", "sha256"),
 }
 TIMED_KEYS = {*VOLATILE_SIGNALS, "seconds", "bytes", "memory", "time"}
 """Left out where a training really ran; kept where they are read from a sample file."""
@@ -335,7 +335,7 @@ def diagnose_jobs(everything: bool) -> Iterator[Job]:
 def sample_logs() -> Iterator[Path]:
     for path in DATA.rglob("*"):
         parts = path.relative_to(DATA).parts
-        if parts[0] == "deepspeed" or "__pycache__" in parts:
+        if parts[0] in ("deepspeed", "hangs") or "__pycache__" in parts:
             continue
         if path.is_file():
             if path.name not in ("make.py", "expected.json") and parts[:2] != ("mlflow", "files"):
