@@ -52,6 +52,7 @@ OPTIONS = {
         "--ignore",
         "--module",
         "--out",
+        "--require-guard",
         "--restarts",
         "--select",
         "-m",

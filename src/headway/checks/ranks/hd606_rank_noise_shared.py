@@ -33,7 +33,7 @@ class RankNoiseShared(Check):
     `torch.manual_seed(seed + rank)`.
 
     ## References
-    huggingface/transformers#31412; ApolloResearch/spd#412; Robbyant/lingbot#41.
+    huggingface/transformers#31412; goodfire-ai/spd#412; Robbyant/lingbot-vla-v2#41.
     """
 
     code = "HD606"

@@ -36,7 +36,7 @@ class PositionIgnored(Check):
     the sequence. Use `pe[:, :n]`, and `transpose` a table that was written for (time, batch).
 
     ## References
-    DiffPoseTalk#20; tanjimin/C.Origami#42; songyangme/GETNext#2.
+    DiffPoseTalk#20; tanjimin/C.Origami#42; songyangco/GETNext#2.
     """
 
     code = "HD319"

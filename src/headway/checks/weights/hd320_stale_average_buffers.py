@@ -37,7 +37,7 @@ class StaleAverageBuffers(Check):
     `torch.optim.swa_utils.update_bn(loader, averaged)` before you evaluate.
 
     ## References
-    FlyingGiraffe/sesemi#36; CuriousAI/mean-teacher#9; saltoricristiano/cosmix-uda#21;
+    FlyreelAI/sesemi#36; CuriousAI/mean-teacher#9; saltoricristiano/cosmix-uda#21;
     pytorch/ignite#2590; the documentation of `torch.optim.swa_utils`.
     """
 
