@@ -147,6 +147,6 @@ def _write_atomically(path: str, content: bytes) -> None:
             os.fsync(file.fileno())
         shutil.copymode(path, temporary)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: no temporary file stays in the project
         os.unlink(temporary)
         raise

@@ -105,7 +105,7 @@ class RunLock:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 lock = cls._try(folder, path, descriptor)
-            except BaseException:
+            except BaseException:  # Ctrl-C too: an open descriptor would keep the lock
                 os.close(descriptor)
                 raise
             if lock is not None:

@@ -37,7 +37,7 @@ HALF_TOLERANCE = 3e-2
 LOSS_SHARE = 0.1
 """The same for a loss, as a share of it: reductions may differ by little."""
 CLEARLY, ROUNDING = 10.0, 1e-6
-"""Another reduction must be wrong by so many times the error of the best, and by more than this."""
+"""Another reduction must be wrong by this factor times the error of the best, and by this much."""
 IGNORED = -100
 """The label that `cross_entropy` leaves out by default."""
 

@@ -134,7 +134,7 @@ NONFINITE = "rank/nonfinite"
 MAX_TABLE_RANKS = 64
 """Rows of the table."""
 _PASSES = 8
-"""Backward passes of a step that are told apart beyond 64 ranks."""
+"""Backward passes of a step that are distinguished beyond 64 ranks."""
 _BAD_LOSS, _POISONED = 0, _PASSES + 1
 """Sets of ranks that are named by sums: a bad loss, bad from pass 1 … 8 on, poisoned."""
 _SETS = _PASSES + 2

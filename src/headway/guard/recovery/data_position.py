@@ -117,7 +117,7 @@ class DataPosition:
         for _ in range(one.given):
             try:
                 next(source, None)
-            except Exception:
+            except Exception:  # a data set raises what it likes; the guard skipped this sample
                 if not self.skips_errors:
                     raise
         return source

@@ -108,7 +108,7 @@ class FailingOp(TorchDispatchMode):
     ) -> Any:
         try:
             return func(*args, **(kwargs or {}))
-        except Exception:
+        except Exception:  # whatever the op raises is the answer; its arguments explain it
             self._call = (func, args, kwargs or {})
             raise
 
