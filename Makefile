@@ -7,6 +7,7 @@ BIN    := $(VENV)/bin
 RUNS   := $(VENV)/.runs
 STAMP  := $(VENV)/.installed
 TRACKERS := .venv-trackers
+FRAMEWORKS := .venv-frameworks
 TORCH  ?= 2.6.0
 VERSIONS ?= 2.6.0 2.7.0 2.10.0 2.13.0 2.14.1 2.15.0
 DOCS   := .venv-docs
@@ -23,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow test-nightly test-long test-gpu test-browser test-trackers test-dist test-versions test-versions-matrix examples docs lint format bench new-check news dist api-snapshot clean distclean
+.PHONY: help setup demo bytecode test test-slow test-nightly test-long test-gpu test-browser test-public test-trackers test-frameworks test-dist test-versions test-versions-matrix examples docs lint format bench new-check news dist api-snapshot clean distclean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -51,11 +52,16 @@ demo: $(RUNS) ## watch a run fail and be saved
 	$(BIN)/headway demo $(ARGS)
 	@command -v headway >/dev/null || echo '(`. $(BIN)/activate` puts headway on your path)'
 
-test: lint ## lint, types, import contracts, then the quick tests
+test: lint bytecode ## lint, types, import contracts, then the quick tests
 	$(PYTEST) -m 'not slow and not nightly and not gpu and not browser and not trackers and not dist' $(ARGS)
 
+# The tests start hundreds of processes; where PYTHONDONTWRITEBYTECODE is set, each would compile
+# headway for itself.
+bytecode: $(STAMP)
+	@$(BIN)/python -m compileall -q src
+
 # pytest answers 5 when it has collected nothing: no slow tests is no failure.
-test-slow: $(STAMP) ## the tests that take their time
+test-slow: $(STAMP) bytecode ## the tests that take their time
 	$(PYTEST) -m 'slow and not long and not nightly and not gpu and not browser and not trackers' $(ARGS) || { code=$$?; [ $$code -eq 5 ] && echo 'no slow tests'; }
 
 # Not in the build server's run: `make test` and `make test-slow` run a part of each of these.
@@ -75,6 +81,15 @@ test-browser: $(STAMP) ## the report and the live page in a real browser; instal
 
 test-trackers: $(TRACKERS)/.installed ## the tests that need TensorBoard, W&B, MLflow, trackio or matplotlib
 	OMP_NUM_THREADS=1 $(TRACKERS)/bin/python -m pytest -m trackers tests/output $(ARGS)
+
+# Not in the build server's run: a download of gigabytes, most of it for Ultralytics and fastai.
+test-frameworks: $(FRAMEWORKS)/.installed ## trainings of TRL, sentence-transformers, Keras, fastai, Ultralytics under headway
+	OMP_NUM_THREADS=1 $(FRAMEWORKS)/bin/python -m pytest tests/integrations/test_other_frameworks.py tests/integrations/test_ray.py $(ARGS)
+	OMP_NUM_THREADS=1 $(FRAMEWORKS)/bin/python -m pytest tests/recovery/test_resume.py -k torchdata $(ARGS)
+
+# Not in the build server's run: the scripts belong to others and are not stored here.
+test-public: $(STAMP) ## check and run over public scripts: make test-public PUBLIC=folder-with-clones
+	$(BIN)/python benchmarks/public_scripts.py $(PUBLIC) $(ARGS)
 
 # What is to be installed is what is tested: the wheel, in environments of its own.
 test-dist: dist ## the wheel in empty environments, with and without torch
@@ -106,6 +121,14 @@ $(TRACKERS)/.installed: $(STAMP)
 	above=$$($(TRACKERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	echo "import site; site.addsitedir('$$below')" > "$$above/_venv_below.pth"
 	$(TRACKERS)/bin/python -m pip install -e '.[trackers,plot]' -c constraints.txt
+	@touch $@
+
+$(FRAMEWORKS)/.installed: $(STAMP)
+	$(PYTHON) -m venv --clear $(FRAMEWORKS)
+	@below=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	above=$$($(FRAMEWORKS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	echo "import site; site.addsitedir('$$below')" > "$$above/_venv_below.pth"
+	$(FRAMEWORKS)/bin/python -m pip install trl datasets sentence-transformers keras fastai ultralytics torchdata 'ray[train]' -c constraints.txt
 	@touch $@
 
 # Strict: a broken link, a missing anchor or a page without a place in the navigation ends it.

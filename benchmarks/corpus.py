@@ -2,13 +2,16 @@
 
     python benchmarks/corpus.py              # every fault once, healthy scripts with 10 seeds
     python benchmarks/corpus.py --seeds 1 --half held-out --json found.json
+    python benchmarks/corpus.py --seeds 1 --half public --json benchmarks/results/DATE-public.json
+    python benchmarks/corpus.py --docs       # docs/public-corpus.md from the results
 
 80 faulty and 32 healthy look-alike scripts, and some longer ones as people publish them, in two
 halves: checks were tuned on one; the other was written apart, measured once unseen, and what that
 showed was fixed. A third set, `blind`, was written by someone who saw neither the checks nor the
-other scripts; its first run gave one alarm, which was mended. For each fault: was it found, is the
-first cause the right one, is the exact line named, at which step. For each healthy script and seed:
-was anything said at warning or above.
+other scripts; its first run gave one alarm, which was mended. A fourth, `public`, has bugs of
+public threads, each with its fixed version (docs/public-corpus.md). For each fault: was it found,
+is the first cause the right one, is the exact line named, at which step. For each healthy script
+and seed: was anything said at warning or above.
 """
 
 from __future__ import annotations
@@ -20,16 +23,19 @@ import platform
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import torch
-from support.corpus_runs import CORPUS, HALVES, Mark, check_all, entries, summary
+from support.corpus_runs import CORPUS, HALVES, Entry, Mark, check_all, entries, summary
 
 import headway
 import headway.preflight.runner  # imported here, once, and not in every fork
 
+ROOT = CORPUS.parent
+BEGIN, END = "<!-- written by benchmarks/corpus.py -->", "<!-- end of what it wrote -->"
 FAMILIES = ("loop", "graph", "loss", "data", "mode", "precision", "healthy", "public")
 
 
@@ -42,7 +48,11 @@ def main() -> None:
     parser.add_argument("--family", choices=FAMILIES)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--docs", action="store_true", help="write docs/public-corpus.md")
     args = parser.parse_args()
+    if args.docs:
+        write_page()
+        return
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)
     chosen = [
@@ -114,6 +124,7 @@ def _record(marks: list[Mark]) -> dict[str, object]:
                 "file": mark.entry.file,
                 "half": mark.entry.half,
                 "seed": mark.seed,
+                "novel": mark.entry.novel,
                 "wanted": mark.entry.codes,
                 "found": mark.found,
                 "first": mark.first,
@@ -125,6 +136,73 @@ def _record(marks: list[Mark]) -> dict[str, object]:
             for mark in marks
         ],
     }
+
+
+def write_page() -> None:
+    path = ROOT / "docs" / "public-corpus.md"
+    head, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    tail = rest.partition(END)[2]
+    path.write_text(f"{head}{BEGIN}\n\n{public_tables()}\n{END}{tail}", encoding="utf-8")
+    print(f"written: {path.relative_to(ROOT)}")
+
+
+def public_tables() -> str:
+    """The runs over the public bugs, and each bug: the first run never changes."""
+    files = sorted((ROOT / "benchmarks" / "results").glob("*-public*.json"))
+    first = next(file for file in files if file.stem.endswith("-public-first"))
+    later = [file for file in files if file != first][-1:]
+    runs = {
+        name: json.loads(file.read_text(encoding="utf-8"))
+        for name, file in zip(("first run", "latest run"), [first, *later], strict=False)
+    }
+    lines = [
+        "| run | bugs | found | right first cause | right line | fixed versions alarmed |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, run in runs.items():
+        told = f"{name}, {run['date']}, headway {run['headway']}, torch {run['torch']}"
+        scripts = run["scripts"]
+        lines.append(_run_line(told, scripts))
+        lines.append(_run_line("its new mechanisms alone", [r for r in scripts if r["novel"]]))
+    lines += [
+        "",
+        f"| bug | what is wrong | expected | {' | '.join(runs)} |",
+        f"|---|---|---|{'---|' * len(runs)}",
+    ]
+    marks = [{row["file"]: row for row in run["scripts"]} for run in runs.values()]
+    for entry in entries():
+        if entry.half == "public" and not entry.healthy:
+            lines.append(_bug_line(entry, [rows.get(entry.file) for rows in marks]))
+    return "\n".join(lines) + "\n"
+
+
+def _run_line(name: str, rows: list[dict[str, Any]]) -> str:
+    bugs = [row for row in rows if row["wanted"]]
+    fixed = [row for row in rows if not row["wanted"]]
+    lined = [row for row in bugs if row["line"] is not None]
+    cells = [name, str(len(bugs))]
+    for some, number in (
+        (sum(row["detected"] for row in bugs), len(bugs)),
+        (sum(row["right"] for row in bugs), len(bugs)),
+        (sum(row["line"] for row in lined), len(lined)),
+        (sum(bool(row["found"]) for row in fixed), len(fixed)),
+    ):
+        cells.append(f"{some} of {number} ({100 * some / max(number, 1):.0f} %)")
+    return "| " + " | ".join(cells) + " |"
+
+
+def _bug_line(entry: Entry, rows: list[dict[str, Any] | None]) -> str:
+    place = "/".join(entry.source.split("/")[3:5]) + "#" + entry.source.rpartition("/")[2]
+    cells = [f"p{entry.number:03d} [{place}]({entry.source})", entry.mechanism]
+    cells.append(", ".join(entry.codes))
+    for row in rows:
+        if row is None:
+            cells.append("not run")
+        elif row["right"]:
+            cells.append("right" if row["line"] is not False else "right, another line")
+        else:
+            cells.append(f"{row['first']} first" if row["first"] else "missed")
+    return "| " + " | ".join(cells) + " |"
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
 """The live page of a long run: how soon it can be used, and whether one bad step is seen on it.
 
-    python benchmarks/page_speed.py [--steps 1000000] [--tensors 300] [--every 100] [--json FILE]
+    python benchmarks/page_speed.py [--steps 1000000] [--tensors 300] [--every 100] [--runs 8]
+                                    [--json FILE]
 
 Writes the run of `report_size.py`, starts `headway serve`, opens the run's page in a browser at
-once, and again when the server has read everything. Told are the seconds from opening the page to
-the charts, to the mark of the one NaN, to the one spike, and to the layer × step pictures. Needs
-what `make test-browser` installs.
+once, and again when the server has read everything. Reports the seconds from opening the page to
+the charts, to the mark of the one NaN, to the one spike, and to the layer × step pictures. With
+`--runs`, the folder holds that many runs, and the page that compares them is opened twice and
+zoomed: `drawn` is the time until the zoom is drawn from the data that is there, `detail` the time
+until the server has answered with more. Needs what `make test-browser` installs.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,6 +40,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--tensors", type=int, default=300)
     parser.add_argument("--every", type=int, default=100, help="steps from one look to the next")
+    parser.add_argument("--runs", type=int, default=1, help="runs that are compared, up to 8")
     parser.add_argument("--run", type=Path, default=None, help="a folder to make it in, and keep")
     parser.add_argument("--shot", type=Path, default=None, help="write a picture of the page here")
     parser.add_argument("--json", type=Path, default=None, help="write the result here too")
@@ -44,6 +49,10 @@ def main() -> int:
         folder = args.run or Path(scratch)
         if not (folder / "long").exists():
             make_run(folder / "long", args.steps, args.tensors, args.every)
+        for number in range(1, args.runs):
+            other = folder / f"long-{number}"
+            if not other.exists():  # the same bytes: links cost no disk
+                shutil.copytree(folder / "long", other, copy_function=os.link)
         on_disk = sum(path.stat().st_size for path in (folder / "long").iterdir())
         told, peak = looked_at(folder, args.shot)
     result = {
@@ -54,6 +63,8 @@ def main() -> int:
         "list_seconds": told["list"],
         "cold_seconds": told["cold"],
         "warm_seconds": told["warm"],
+        "runs": args.runs,
+        "compare_seconds": told["compare"],
         "server_peak_megabytes": peak,
         "python": platform.python_version(),
         "cpu": platform.machine(),

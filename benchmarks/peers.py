@@ -3,9 +3,11 @@
     python benchmarks/peers.py --setup             # once: the peers, in environments of their own
     python benchmarks/peers.py                     # everything; writes results and docs/peers.md
     python benchmarks/peers.py --set both          # the corpus proper too, not the blind set alone
+    python benchmarks/peers.py --set public        # bugs from public threads; writes nothing
     python benchmarks/peers.py --only trainpulse --limit 10        # a quick look; writes nothing
     python benchmarks/peers.py --resume FILE.jsonl                 # go on where a run broke off
     python benchmarks/peers.py --docs                              # docs/peers.md from the results
+    python benchmarks/peers.py --traps                             # scanners of files, on our traps
 
 Every tool gets the same scripts and the same number of optimizer steps, in a process of its own,
 put in where its documentation says. Two rates are given: over all scripts, and over those the tool
@@ -38,7 +40,7 @@ ROOT = HERE.parent
 sys.path.insert(0, str(HERE))
 sys.path.insert(0, str(ROOT / "tests"))
 
-from peer_tools import page, setup  # noqa: E402
+from peer_tools import page, setup, traps  # noqa: E402
 from peer_tools.base import Tool  # noqa: E402
 from peer_tools.page import ORDER as TOOLS  # noqa: E402
 from support.corpus_runs import Entry, entries  # noqa: E402
@@ -131,13 +133,13 @@ def judged(entry: Entry, tool: Tool, answer: dict[str, Any]) -> dict[str, Any]:
         cause = answer["first"] in entry.codes
     else:
         cause = any(tool.means.get(rule, frozenset()) & accepted for rule in rules)
-    wanted = entry.line_number()
+    wanted = entry.line_numbers()
     lines = {line for alarm in answer["alarms"] for line in alarm["lines"]}
     return {
         "healthy": entry.healthy,
         "spoke": bool(rules),
         "cause": bool(cause) and not entry.healthy,
-        "line": None if wanted is None else wanted in lines,
+        "line": bool(wanted & lines) if wanted else None,
         "rules": list(dict.fromkeys(rules)),
     }
 
@@ -235,11 +237,12 @@ def main() -> None:
     )
     parser.add_argument("--setup", action="store_true", help="make the environments of the peers")
     parser.add_argument("--docs", action="store_true", help="write docs/peers.md from the results")
+    parser.add_argument("--traps", action="store_true", help="scanners of files, on our own traps")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv-peers")
     parser.add_argument("--only", action="append", choices=[*TOOLS, *PARTS[1:]])
     parser.add_argument("--limit", type=int, help="so many scripts of each set")
     parser.add_argument("--script", default="", help="part of a script's name")
-    parser.add_argument("--set", choices=["blind", "proper", "both"], default="blind")
+    parser.add_argument("--set", choices=["blind", "proper", "both", "public"], default="blind")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--resume", type=Path, help="the lines of a run that was broken off")
     args = parser.parse_args()
@@ -253,7 +256,10 @@ def main() -> None:
     if not pythons["main"].exists():
         print("the peers are not installed; once: python benchmarks/peers.py --setup")
         return
-    whole = not (args.only or args.limit or args.script)
+    if args.traps:
+        traps.run(pythons["main"], ROOT, RESULTS)
+        return
+    whole = not (args.only or args.limit or args.script or args.set == "public")
     stem = RESULTS / f"{time.strftime('%Y-%m-%d')}-peers"
     book = Book(args.resume or (stem.with_suffix(".partial.jsonl") if whole else None))
     chosen = _chosen(args.set, args.limit, args.script)
@@ -286,9 +292,9 @@ def main() -> None:
 
 def _chosen(which: str, limit: int | None, part: str) -> list[Entry]:
     found: list[Entry] = []
-    for name in ("blind", "proper"):
-        if which in (name, "both"):
-            these = [e for e in entries() if (e.half == "blind") == (name == "blind")]
+    for name, halves in page.SETS.items():
+        if which == name or (which == "both" and name != "public"):
+            these = [e for e in entries() if e.half in halves]
             found += [e for e in these if part in e.file][:limit]
     return found
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headway.config import Settings
+from headway.config import Settings, environment_variables
 from headway.errors import SettingsError
 from headway.policy import Policy
 
@@ -182,3 +183,83 @@ def test_only_a_code_in_full_names_a_check() -> None:
     settings = Settings(select=("HD1", "HD207"))
     assert settings.named("HD207")
     assert not settings.named("HD101")
+
+
+# The environment
+
+
+def test_every_setting_has_a_variable_that_overrides_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "headway.toml", FULL + "\n[limits.HD207]\npatience = 3\n")
+    values = {
+        "HEADWAY_SELECT": "hd2, HD3",
+        "HEADWAY_IGNORE": "HD207",
+        "HEADWAY_FAIL_ON": "never",
+        "HEADWAY_LIMITS_HD207_PATIENCE": "100",
+        "HEADWAY_POLICY_SKIPS_IN_A_ROW": "7",
+        "HEADWAY_ALLOW": "mine.Config,mine.*",
+        "HEADWAY_BASELINE": "known.json",
+    }
+    assert values.keys() == environment_variables().keys()
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    settings = Settings.load(path)
+    assert settings == Settings(
+        select=("HD2", "HD3"),
+        ignore=("HD207",),
+        fail_on="never",
+        limits={"HD103": {"sigmas": 10}, "HD207": {"patience": 100}},
+        policy={"skips_in_a_row": 7, "halt": False},
+        allow=("mine.Config", "mine.*"),
+        baseline="known.json",
+    )
+    for name in values:
+        monkeypatch.setenv(name, " ")  # as CI sets a variable that it does not have
+    assert_full(replace(Settings.load(path), limits={"HD103": {"sigmas": 10}}))
+
+
+def test_ignored_checks_of_the_environment_are_added() -> None:
+    assert Settings(ignore=("HD1",)).with_environment({"HEADWAY_IGNORE": "HD2"}).ignore == (
+        "HD1",
+        "HD2",
+    )
+
+
+def test_values_of_the_policy_have_their_types() -> None:
+    given = {"HEADWAY_POLICY_HALT": "false", "HEADWAY_POLICY_ON_OOM": "split"}
+    given |= {"HEADWAY_POLICY_BACK_OFF_FACTOR": "0.25"}
+    policy = Policy.from_mapping(Settings().with_environment(given).policy)
+    assert policy == Policy(halt=False, on_oom="split", back_off_factor=0.25)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("HEADWAY_FAIL_ON", "sometimes", "HEADWAY_…: fail-on must be one of"),
+        ("HEADWAY_POLICY_SKIPS_IN_ROW", "5", "did you mean 'skips_in_a_row'?"),
+        ("HEADWAY_POLICY_WINDOW", "wide", "window must be a whole number"),
+    ],
+)
+def test_a_mistake_in_the_environment(name: str, value: str, words: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Policy.from_mapping(Settings().with_environment({name: value}).policy)
+    assert words in str(caught.value)
+
+
+def test_other_variables_are_left_alone() -> None:
+    """Kubernetes sets HEADWAY_SERVICE_HOST for a service of that name."""
+    assert Settings().with_environment({"HEADWAY_SERVICE_HOST": "x", "HEADWAY_DEBUG": "1"}) == (
+        Settings()
+    )
+
+
+def test_the_baseline_of_a_file_is_relative_to_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "deep" / "pyproject.toml", under_tool('baseline = "known.json"'))
+    assert Settings.load(path).baseline == str(path.parent / "known.json")
+
+
+def test_the_page_lists_every_variable() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "settings.md").read_text(encoding="utf-8")
+    for name, meaning in environment_variables().items():
+        assert f"| `{name}` | {meaning} |" in page

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import warm_python
 
 README = Path(__file__).parents[1] / "README.md"
 NUMBERS = README.parent / "docs" / "numbers.md"
@@ -117,6 +118,4 @@ def row(begins: str) -> list[str]:
 
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240
-    )
+    return warm_python.run(command, cwd=folder, env=environment, timeout=240)

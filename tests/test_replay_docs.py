@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import warm_python
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "replay.md").read_text(encoding="utf-8")
@@ -26,12 +27,10 @@ def block(language: str, words: str) -> str:
 
 def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
+    return warm_python.run(
         [sys.executable, "-m", *command],
         cwd=folder,
         env={**environment, "PYTHONIOENCODING": "utf-8"},
-        capture_output=True,
-        encoding="utf-8",
         timeout=240,
     )
 
@@ -124,6 +123,7 @@ def test_the_users_own_test_is_a_test(folder: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 def test_trackers_hear_of_each_step_once(folder: Path) -> None:
     """The page's loop with `guard.replaying`, over the data of the page's training."""
     loop = block("python", "guard.replaying").replace("model(x)", "model(x.log())")

@@ -23,7 +23,7 @@ ORDER = {
     "stabilityguard": "stabilityguard_tool",
     "mldoct": "mldoct_tool",
 }
-SETS = {"blind": ("blind",), "proper": ("tuned", "held-out")}
+SETS = {"blind": ("blind",), "proper": ("tuned", "held-out"), "public": ("public",)}
 Row = dict[str, Any]
 
 
@@ -89,6 +89,7 @@ def _corpus(name: str, rows: list[Row], record: Row) -> str:
     title = {
         "blind": "The blind set: its author had seen neither the checks nor the other scripts",
         "proper": "The corpus proper: headway's thresholds were chosen on half of it",
+        "public": "Bugs of public threads, each with its fixed version",
     }[name]
     lines = [
         f"### {title}",

@@ -20,6 +20,8 @@ MAIN = (
     "mldoct",
     "weightlens",
     "picklescan",
+    "modelscan",
+    "fickling",
     "safetensors",
     "click",
     "rich",

@@ -1,11 +1,12 @@
-"""Settings from pyproject.toml or a TOML file, and suggestions for names that do not exist."""
+"""Settings from pyproject.toml, a TOML file or the environment; suggestions for unknown names."""
 
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from headway.errors import SettingsError
 #     ignore = ["HD804"]
 #     fail-on = "warning"                # error (default) | warning | never
 #     allow = ["my_package.Config"]      # names in pickles that `headway scan` accepts
+#     baseline = "headway-baseline.json" # findings that were known before
 
 #     [limits.HD103]                     # the numbers `headway explain HD103` lists
 #     sigmas = 10
@@ -31,7 +33,19 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-_KEYS = ("select", "ignore", "fail-on", "limits", "policy", "allow")
+PREFIX = "HEADWAY_"
+KEYS = {
+    "select": "codes or code prefixes of the checks to run, separated by commas",
+    "ignore": "codes or code prefixes of the checks to skip, in addition to those of the file",
+    "fail-on": "`error`, `warning` or `never`",
+    "limits": "a limit of a check",
+    "policy": "a field of the policy",
+    "allow": "names in pickles that `headway scan` accepts, separated by commas",
+    "baseline": "the file of findings that were known before",
+}
+"""Every setting; the variable of the environment that sets it is derived from the name."""
+_TABLES = {"limits": "HD207_PATIENCE", "policy": "SKIPS_IN_A_ROW"}
+"""Settings that are tables, each with an example of a variable."""
 _FAIL_ON = ("error", "warning", "never")
 _ACCEPTED_TYPES = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
 _TYPE_NAMES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
@@ -48,6 +62,8 @@ class Settings:
     policy: Mapping[str, Any] = field(default_factory=dict)
     allow: tuple[str, ...] = ()
     """Names in pickles that the user trusts: `my_package.Config`, `my_package.*`."""
+    baseline: str = ""
+    """The file of findings that were known before; empty for none."""
 
     def __post_init__(self) -> None:
         if self.fail_on not in _FAIL_ON:
@@ -67,7 +83,7 @@ class Settings:
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any], *, origin: str) -> Settings:
         """Settings from parsed TOML. Raises SettingsError naming `origin` and the key."""
-        reject_unknown_keys(data, _KEYS, origin=origin)
+        reject_unknown_keys(data, KEYS, origin=origin)
         limits = _table(data, "limits", origin)
         policy = _table(data, "policy", origin)
         chosen: dict[str, Any] = {
@@ -76,6 +92,7 @@ class Settings:
             "limits": {code: _table(limits, code, f"{origin}: limits") for code in limits},
             "policy": {key.replace("-", "_"): value for key, value in policy.items()},
             "allow": _strings(data, "allow", origin, "names such as ['my_package.Config']"),
+            "baseline": _text(data, "baseline", origin),
         }
         try:
             return cls(fail_on=data.get("fail-on", "error"), **chosen)
@@ -90,10 +107,44 @@ class Settings:
         start: Path | None = None,
         distrust: Callable[[Path], bool] | None = None,
     ) -> Settings:
-        """The settings of a file, or those found upward from `start`, or the defaults.
+        """The settings of a file, or those found upward from `start`, or the defaults; variables
+        of the environment override them.
 
         `distrust(file)`: whether a file that was found and not given is passed over.
         """
+        return cls._load_file(path, start, distrust).with_environment(os.environ)
+
+    def with_environment(self, environ: Mapping[str, str]) -> Settings:
+        """The settings, overridden by variables such as `HEADWAY_FAIL_ON`.
+
+        As on the command line, a selection replaces the selection and the ignored checks of the
+        file, and ignored checks are added. An empty variable is the same as none.
+        """
+        given = _environment_values(environ)
+        if not given:
+            return self
+        origin = f"environment variables {PREFIX}…"
+        new = Settings.from_mapping(given, origin=origin)
+        limits = {code: dict(values) for code, values in self.limits.items()}
+        for code, values in new.limits.items():
+            limits[code] = {**limits.get(code, {}), **values}
+        return Settings(
+            select=new.select or self.select,
+            ignore=(*(() if new.select else self.ignore), *new.ignore),
+            fail_on=new.fail_on if "fail-on" in given else self.fail_on,
+            limits=limits,
+            policy={**self.policy, **new.policy},
+            allow=new.allow or self.allow,
+            baseline=new.baseline or self.baseline,
+        )
+
+    @classmethod
+    def _load_file(
+        cls,
+        path: Path | None,
+        start: Path | None,
+        distrust: Callable[[Path], bool] | None,
+    ) -> Settings:
         if path is not None:
             return cls._read(path, required=True)
         here = (start or Path.cwd()).resolve()
@@ -116,7 +167,57 @@ class Settings:
             if not isinstance(tool, dict) or "headway" not in tool:
                 return cls()
             data = _table(tool, "headway", f"{path}: tool")
-        return cls.from_mapping(data, origin=str(path))
+        settings = cls.from_mapping(data, origin=str(path))
+        if not settings.baseline:
+            return settings
+        return replace(settings, baseline=str(path.parent / settings.baseline))
+
+
+def environment_variables() -> dict[str, str]:
+    """Every variable that sets something, with what it means; tables with one example each."""
+    names = {}
+    for key, meaning in KEYS.items():
+        name = PREFIX + key.upper().replace("-", "_")
+        names[f"{name}_{_TABLES[key]}" if key in _TABLES else name] = meaning
+    return names
+
+
+def _environment_values(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The settings of the environment, as TOML would give them."""
+    given: dict[str, Any] = {}
+    for key in KEYS:
+        name = PREFIX + key.upper().replace("-", "_")
+        if key in _TABLES:
+            for variable, text in environ.items():
+                if variable.startswith(f"{name}_") and text.strip():
+                    _put(given, key, variable[len(name) + 1 :], _toml_value(text))
+            continue
+        text = environ.get(name, "").strip()
+        if text:
+            listed = key in ("select", "ignore", "allow")
+            given[key] = [word for word in _words(text) if word] if listed else text
+    return given
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",")]
+
+
+def _put(given: dict[str, Any], key: str, rest: str, value: Any) -> None:
+    """`SKIPS_IN_A_ROW` is a key of the policy, `HD207_PATIENCE` a limit of a check."""
+    table = given.setdefault(key, {})
+    if key == "limits":
+        code, _, rest = rest.partition("_")
+        table = table.setdefault(code.upper(), {})
+    table[rest.lower()] = value
+
+
+def _toml_value(text: str) -> Any:
+    """A number or a truth value if the text is one in TOML; the text otherwise."""
+    try:
+        return tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
 
 
 def reject_unknown_keys(data: Mapping[str, Any], known: Iterable[str], *, origin: str) -> None:
@@ -155,6 +256,13 @@ def _strings(data: Mapping[str, Any], key: str, origin: str, what: str) -> tuple
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise SettingsError(f"{origin}: {key} must be a list of {what}")
     return tuple(value)
+
+
+def _text(data: Mapping[str, Any], key: str, origin: str) -> str:
+    value = data.get(key, "")
+    if not isinstance(value, str):
+        raise SettingsError(f"{origin}: {key} must be text: got {value!r}")
+    return value
 
 
 def _table(data: Mapping[str, Any], key: str, origin: str) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway import registry
 from headway._version import __version__
+from headway.config import Settings
 from headway.core.ending_facts import ends_run
 from headway.core.findings import Finding, NotRun, Severity
 from headway.core.numbers import encode_numbers
@@ -18,6 +19,7 @@ from headway.diagnosis import Cause, merge_repeats
 from headway.diagnosis import diagnose as find_causes
 from headway.engine import Engine
 from headway.errors import UsageError
+from headway.suppression import Baseline, SuppressedFinding, UnusedSuppression, split_known
 
 if TYPE_CHECKING:
     from headway.core.records import Record
@@ -89,6 +91,10 @@ class Report:
     """What that much could not show, as a sentence."""
     too_little: str = ""
     """Why a report without findings shows nothing; empty if the checks that matter could run."""
+    suppressed: Sequence[SuppressedFinding] = field(default=())
+    """Findings that a comment in the source or the baseline accepts."""
+    unused_suppressions: Sequence[UnusedSuppression] = field(default=())
+    """Comments that suppress nothing."""
     reread: Callable[[], Iterator[Record]] | None = field(default=None, repr=False, compare=False)
     """Returns the records of the run again, for charts; None if they are not kept."""
 
@@ -114,6 +120,31 @@ class Report:
     def with_findings(self, findings: Sequence[Finding]) -> Report:
         """The same report about these findings."""
         return replace(self, findings=findings, causes=find_causes(findings))
+
+    def suppress(
+        self,
+        baseline: Baseline | None = None,
+        *,
+        files: Sequence[str] = (),
+        settings: Settings | None = None,
+    ) -> Report:
+        """The report without findings that a comment in the source or the baseline accepts.
+
+        They are listed in `suppressed`. Findings that say how the run ended are always reported.
+        `files`: sources whose unused comments are listed, besides those with findings.
+        `settings`: the checks that were selected.
+        """
+        chosen = {check.code for check in registry.chosen_limits(settings or Settings())}
+        kept, suppressed, unused = split_known(
+            self.findings,
+            baseline=baseline,
+            files=files,
+            ran=chosen - {item.code for item in self.not_run},
+            is_ending=_says_end,
+        )
+        report = self.with_findings(kept) if suppressed else self
+        both = (*self.suppressed, *suppressed)
+        return replace(report, suppressed=both, unused_suppressions=unused)
 
     @property
     def verdict(self) -> str:
@@ -179,6 +210,10 @@ class Report:
             data["not_shown"] = self.not_shown
         if self.too_little:
             data["too_little"] = self.too_little
+        if self.suppressed:
+            data["suppressed"] = [item.to_dict() for item in self.suppressed]
+        if self.unused_suppressions:
+            data["unused_suppressions"] = [item.to_dict() for item in self.unused_suppressions]
         if self.runs:
             data["runs"] = [run.to_dict() for run in self.runs]
         if self.sources:
@@ -217,6 +252,10 @@ class Report:
         for number, (step, value) in enumerate(zip(*self.curve, strict=True)):
             gatherer.feed(StepRecord(0, number, step, {"loss": value}))
         return gatherer.data()
+
+
+def _says_end(finding: Finding) -> bool:
+    return finding.code == INTERRUPTION or ends_run(finding, declared=_declares_end(finding.code))
 
 
 def _declares_end(code: str) -> bool:

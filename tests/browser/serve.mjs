@@ -69,6 +69,24 @@ const looks = {
     check(await row(page, "sick").count() === 1, "the bad run is not shown");
     return page;
   },
+  async runs_sorted() {
+    const page = await open(origin + "/");
+    await row(page, "trained").locator(".badge.error").waitFor();
+    const names = () => page.$$eval("#rows th a", (found) => found.map((item) => item.textContent));
+    const best = page.locator("[data-sort=best]");
+    await best.focus();
+    await page.keyboard.press("Enter");
+    equal(await page.getAttribute("th:has([data-sort=best])", "aria-sort"), "ascending");
+    const up = await page.$$eval('[data-label="best loss"]', (found) => found.map((item) => Number(item.textContent)).filter((value) => value === value));
+    check(up.length > 2 && up.every((value, at) => at === 0 || value >= up[at - 1]), `best losses: ${up.join(", ")}`);
+    await page.click("[data-sort=name]");
+    const ordered = await names();
+    await page.click("[data-sort=name]");
+    equal(await names(), [...ordered].reverse());
+    check(/\d/.test(await row(page, "trained").locator('[data-label="lr"]').textContent()), "no rate of a run that recorded it");
+    equal(await sound(page), []);
+    return page;
+  },
   async a_run_appears() {
     const page = await open(origin + "/");
     await row(page, "well").waitFor();
@@ -186,11 +204,36 @@ const looks = {
     await page.click("#compare");
     await page.waitForFunction(() => document.documentElement.dataset.compared === "2" && Number(document.documentElement.dataset.drawn) > 0);
     equal(await page.$$eval("figure:has([data-panel=loss]) .legend bdi", (found) => found.map((item) => item.textContent).sort()), ["sick", "well"]);
+    check((await page.textContent("tr.differs")).startsWith("torch"), "a difference is not marked");
     for (const count of await inks(page, "figure:not([hidden]) .chart canvas")) check(count > 5, "a chart is blank");
     await page.locator(".pick", { hasText: "well" }).locator("input").uncheck();
     await page.waitForFunction(() => document.documentElement.dataset.compared === "1");
     equal(await page.$$eval("figure:has([data-panel=loss]) .legend bdi", (found) => found.length), 1);
     equal(await sound(page), []);
+    return page;
+  },
+  async compared_along_time() {
+    const page = await open(origin + "/");
+    for (const name of ["trained", "training"]) await row(page, name).locator("input").check();
+    await page.click("#compare");
+    await page.waitForFunction(() => document.documentElement.dataset.compared === "2" && Number(document.documentElement.dataset.drawn) > 0);
+    await page.selectOption(".tools select", "time");
+    await page.focus("[data-panel=loss]");
+    await page.keyboard.press("Home");
+    await page.waitForFunction(() => / (s|min)$/.test(document.querySelector(".legend .at").textContent));
+    const values = await page.$$eval("figure:has([data-panel=loss]) .value", (found) => found.map((item) => item.textContent));
+    check(values.length === 2 && values.every((text) => text !== ""), `the cursor reads ${values.join(" and ")}`);
+    check(page.url().includes("run=") && page.url().endsWith("#x=time"), page.url());
+    return page;
+  },
+  async part_by_address() {
+    const page = await toRun("long");
+    const there = page.url();
+    await page.goto("about:blank");
+    await page.goto(there + "#zoom=12000:13000&smooth=0.5");
+    await page.waitForFunction(() => document.getElementById("status").textContent === "The charts show steps 12000 to 13000.");
+    equal(await page.textContent(".smoothing output"), "0.5");
+    await page.waitForFunction(() => !document.querySelector("figure:has([data-panel=loss]) button.all").hidden); // the spike of this part
     return page;
   },
   async keyboard() {
@@ -222,7 +265,7 @@ const looks = {
     const before = Number(await page.getAttribute("[data-panel=loss]", "aria-valuemax"));
     await page.locator("button.log:visible").first().focus();
     await page.waitForFunction((step) => Number(document.querySelector("[data-panel=loss]").getAttribute("aria-valuemax")) > step, before);
-    equal(await page.evaluate(() => document.activeElement.className), "log noprint");
+    equal(await page.evaluate(() => document.activeElement.className), "log");
     return page;
   },
   async dark_and_light() {

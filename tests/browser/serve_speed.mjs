@@ -55,5 +55,44 @@ const path = new URL(await link.getAttribute("href"), origin).pathname;
 await first.close();
 const cold = await look(path, { untilRead: true });
 const warm = await look(path);
+// All runs of the folder in the same charts: until they are drawn, until a zoom is drawn from what is
+// there, and until the server's detail of that part is.
+async function compared(paths) {
+  const page = await context.newPage();
+  page.setDefaultTimeout(300000);
+  const ids = paths.map((item) => "run=" + item.split("/").pop()).join("&");
+  const told = {};
+  for (const part of ["first", "again"]) {
+    const begun = performance.now();
+    await page.goto(`${origin}/compare?${ids}`, { waitUntil: "commit" });
+    await page.waitForFunction((count) => Number(document.documentElement.dataset.drawn) > 0 && document.documentElement.dataset.compared === count, String(paths.length), { polling: 20 });
+    told[part] = Number(((performance.now() - begun) / 1000).toFixed(2));
+  }
+  await page.focus("[data-panel=loss]");
+  await page.keyboard.press("Home");
+  const zooms = [];
+  for (let at = 0; at < 3; at += 1) {
+    const answered = page.waitForResponse((answer) => answer.url().includes("/api/compare") && answer.url().includes("from="));
+    const drawn = await page.evaluate(() => new Promise((done) => {
+      const begun = performance.now();
+      document.querySelector("[data-panel=loss]").dispatchEvent(new KeyboardEvent("keydown", { key: "+" }));
+      requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - begun)));
+    }));
+    const begun = performance.now();
+    await answered;
+    zooms.push({ drawn: Math.round(drawn) / 1000, detail: Number(((performance.now() - begun) / 1000).toFixed(2)) });
+    await page.waitForTimeout(1500);
+  }
+  told.zooms = zooms;
+  await page.close();
+  return told;
+}
+
+const all = await context.newPage();
+await all.goto(origin + "/");
+await all.waitForFunction(() => document.querySelectorAll("#rows a").length > 0);
+const paths = await all.$$eval("#rows a", (found) => found.map((item) => item.getAttribute("href")));
+await all.close();
+const compare = paths.length > 1 ? await compared(paths.slice(0, 8)) : null;
 await browser.close();
-console.log(JSON.stringify({ list, cold, warm }));
+console.log(JSON.stringify({ list, cold, warm, compare }));

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.browser_requirements import missing
-from support.report_runs import hostile_run, nothing, only_a_loss, sick_run, well_run
+from support.report_runs import hostile_run, nothing, only_a_loss, sick_run, spiked_run, well_run
 
 HERE = Path(__file__).parent
 
@@ -28,8 +28,19 @@ LOOKS = {
         "cursors_together",
         "zoomed_by_mouse",
         "log_scale",
+        "flag_opens_the_finding",
         "dark_and_light",
         "on_paper",
+        "on_a_phone",
+        "accessible",
+    ),
+    "spiked": (
+        "range_without_the_spike",
+        "smoothed",
+        "other_axes",
+        "address_shows_the_same",
+        "tensor_drawn",
+        "downloaded",
         "on_a_phone",
         "accessible",
     ),
@@ -49,6 +60,7 @@ def came(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("pages")
     makers = {
         "sick": sick_run,
+        "spiked": spiked_run,
         "well": well_run,
         "hostile": hostile_run,
         "only_loss": only_a_loss,

@@ -19,6 +19,7 @@ from support import pickle_traps as traps
 from headway.checkpoints.inert_pickle import load
 from headway.checkpoints.pickle_verdict import judge_pickle
 from headway.cli.main import cli
+from headway.core.findings import Severity
 from headway.postmortem.scan import scan
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fuzz"))
@@ -126,6 +127,31 @@ def test_whole_models_and_partials_are_ordinary(tmp_path: Path) -> None:
     torch.save(model, tmp_path / "whole.pt")
     (source,) = scan(tmp_path / "whole.pt").sources
     assert source["verdict"] == "clean"
+
+
+def test_a_partial_of_a_command_is_not_ordinary(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    model.hook = functools.partial(os.system, "true")
+    torch.save(model, tmp_path / "whole.pt")
+    (finding,) = scan(tmp_path / "whole.pt").findings
+    assert (finding.code, finding.severity) == ("HD703", Severity.ERROR)
+    assert "would run code when it is loaded: posix.system; it was not loaded" in finding.message
+
+
+@pytest.mark.slow
+def test_a_whole_model_of_transformers_is_ordinary(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=50,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+    )
+    torch.save(transformers.BertModel(config), tmp_path / "bert.pt")
+    report = scan(tmp_path / "bert.pt")
+    assert report.sources[0]["verdict"] == "clean"
+    assert not report.findings
 
 
 # Folders.

@@ -28,6 +28,7 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_new_check_passes_its_own_cases(copy: Path) -> None:
     check, page = write_check(copy, "HD150", "repeated-loss")
     assert check == copy / "src/headway/checks/loss/hd150_repeated_loss.py"

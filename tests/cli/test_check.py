@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from support import warm_python
 from support.signals import default_interrupt
 
 Invoke = Callable[..., Result]
@@ -48,14 +49,11 @@ FORGETFUL = HEALTHY.replace("        optimizer.zero_grad()\n", "")
 def shell(
     *arguments: str, cwd: Path, timeout: float = 120, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm_python.run(
         [sys.executable, "-m", "headway", *arguments],
-        capture_output=True,
-        text=True,
         timeout=timeout,
         cwd=cwd,
         env={**os.environ, "OMP_NUM_THREADS": "1", "HEADWAY_STRICT": "1", **env},
-        check=False,
     )
 
 
@@ -83,6 +81,7 @@ def test_a_healthy_script(tmp_path: Path) -> None:
     assert "epoch" not in done.stdout.replace("--epochs", ""), "it was stopped before that"
 
 
+@pytest.mark.slow
 def test_json_has_stdout_to_itself(tmp_path: Path) -> None:
     script(tmp_path, FORGETFUL)
     done = shell("check", "train.py", "--max-steps", "5", "--format", "json", cwd=tmp_path)
@@ -109,6 +108,7 @@ def test_other_forms(tmp_path: Path, invoke: Invoke, form: str, sign: str) -> No
     assert "train.py" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_command_of_the_documents(tmp_path: Path) -> None:
     script(tmp_path, HEALTHY)
     done = shell(
@@ -134,6 +134,7 @@ def test_the_command_of_the_documents(tmp_path: Path) -> None:
     assert all(re.search(r"  zero 0/\d+  NaN/Inf 0/\d+$", line) for line in steps)
 
 
+@pytest.mark.slow
 def test_memory_by_epoch(tmp_path: Path) -> None:
     script(
         tmp_path,
@@ -162,6 +163,7 @@ def test_memory_by_epoch(tmp_path: Path) -> None:
     assert len(told.group(1).split(", ")) == 3
 
 
+@pytest.mark.slow
 def test_a_module_with_relative_imports(tmp_path: Path) -> None:
     script(tmp_path, "", "pkg/__init__.py")
     script(tmp_path, "WIDTH = 8\n", "pkg/sizes.py")
@@ -186,6 +188,7 @@ def test_a_script_that_crashes(tmp_path: Path) -> None:
     assert "headway: failed; 1 error; most likely cause: HD911 script-crashed" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_script_that_leaves(tmp_path: Path) -> None:
     script(tmp_path, "import sys\nsys.exit('no data')\n")
     done = shell("check", "train.py", cwd=tmp_path)
@@ -256,12 +259,11 @@ def losses(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("epoch")]
 
 
+@pytest.mark.slow
 def test_run_guards_the_whole_training_and_changes_nothing(tmp_path: Path) -> None:
     path = script(tmp_path, HEALTHY)
-    plain = subprocess.run(
+    plain = warm_python.run(
         [sys.executable, str(path)],
-        capture_output=True,
-        text=True,
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=True,
@@ -311,6 +313,7 @@ while step < 12:
 """
 
 
+@pytest.mark.slow
 def test_run_names_the_line_where_the_loop_makes_its_own_data(tmp_path: Path) -> None:
     script(tmp_path, OWN_DATA)
     done = shell("run", "train.py", "--out", "kept", "--format", "json", cwd=tmp_path)
@@ -325,6 +328,7 @@ def test_run_names_the_line_where_the_loop_makes_its_own_data(tmp_path: Path) ->
     assert found["remedies"][0]["cured"] is True
 
 
+@pytest.mark.slow
 def test_run_for_machines_has_stdout_to_itself(tmp_path: Path) -> None:
     script(tmp_path, HEALTHY)
     done = shell("run", "train.py", "--out", "kept", "--format", "json", cwd=tmp_path)
@@ -336,6 +340,7 @@ def test_run_for_machines_has_stdout_to_itself(tmp_path: Path) -> None:
     assert losses(done.stderr), "what the script prints goes beside it"
 
 
+@pytest.mark.slow
 def test_ctrl_c_tells_what_was_seen(tmp_path: Path) -> None:
     endless = HEALTHY.replace("range(args.epochs)", "iter(int, 1)") + "\n"
     script(tmp_path, endless.replace("    print(f", "    open('alive', 'w').close()\n    print(f"))

@@ -61,6 +61,7 @@ class NoGuard:
         loss.backward()
 
 
+@pytest.mark.slow
 def test_it_admits_what_did_not_hold(invoke, monkeypatch):
     import headway.demo.training as training
 
@@ -72,6 +73,7 @@ def test_it_admits_what_did_not_hold(invoke, monkeypatch):
     assert "unchanged" in result.stderr
 
 
+@pytest.mark.slow
 def test_settings_of_the_folder_do_not_spoil_it(invoke, tmp_path):
     (tmp_path / "pyproject.toml").write_text('[tool.headway]\nignore = ["HD1"]\n')
     assert invoke("demo", "--steps", 20, "--out", tmp_path / "elsewhere").exit_code == 0

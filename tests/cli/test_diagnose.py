@@ -179,6 +179,7 @@ def test_a_pipe_gets_no_escapes_and_80_columns(shell, sick, environment):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
+@pytest.mark.slow
 def test_a_terminal_gets_colour_unless_told_otherwise(sick, tmp_path):
     # A spinner, where reading takes long enough for one, moves the cursor: that is no colour.
     colour = re.compile(r"\x1b\[[0-9;]*3\d[0-9;]*m")

@@ -24,6 +24,7 @@ def test_code_or_name_in_any_case(invoke, word):
         assert heading in lines
 
 
+@pytest.mark.slow
 def test_every_check_can_be_explained(invoke):
     for code in registry.modules():
         for form in ("text", "json"):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from support import warm_python
 
 from headway.cli.main import cli
 from headway.explain.incident_file import incident_folder
@@ -76,10 +77,8 @@ def shell(home: Path) -> Shell:
     def call(
         *args: object, cwd: Path = home, first: Sequence[str] = ()
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return warm_python.run(
             [sys.executable, "-m", *first, "headway", "replay", *(str(arg) for arg in args)],
-            capture_output=True,
-            encoding="utf-8",
             cwd=cwd,
             env={**os.environ, "PYTHONIOENCODING": "utf-8", "NO_COLOR": "1"},
             timeout=120,
@@ -107,9 +106,7 @@ def replay(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Replay]:
 def train(folder: Path, *args: str, text: str = SCRIPT) -> Path:
     script = folder / "train.py"
     script.write_text(text)
-    done = subprocess.run(
-        [sys.executable, "train.py", *args], cwd=folder, capture_output=True, text=True, timeout=120
-    )
+    done = warm_python.run([sys.executable, "train.py", *args], cwd=folder, timeout=120)
     assert done.returncode == 0, done.stderr
     assert (folder / INCIDENT / "incident.json").is_file()
     return script
@@ -165,6 +162,7 @@ def test_the_mended_script_may_be_another_file(replay: Replay, broken: Path) -> 
     assert replay(INCIDENT, "--script", broken).exit_code == 1
 
 
+@pytest.mark.slow
 def test_json_stands_alone(shell: Shell, broken: Path) -> None:
     result = shell(INCIDENT, "--format", "json")
     assert result.returncode == 1
@@ -184,6 +182,7 @@ def test_the_verdict_is_that_of_the_incident(replay: Replay, broken: Path) -> No
         assert now[name] == then[name], name
 
 
+@pytest.mark.slow
 def test_arguments_are_the_recorded_ones_or_those_given(replay: Replay, tmp_path: Path) -> None:
     train(tmp_path, "--lr", "3")
     assert "training --lr 3" in replay(INCIDENT, cwd=tmp_path).stderr
@@ -191,6 +190,7 @@ def test_arguments_are_the_recorded_ones_or_those_given(replay: Replay, tmp_path
     assert "training other --x" in given.stderr
 
 
+@pytest.mark.slow
 def test_guilty_rows_are_enough(replay: Replay, tmp_path: Path) -> None:
     script = train(tmp_path, "--capture", "guilty-rows")
     result = replay(INCIDENT, cwd=tmp_path)
@@ -200,6 +200,7 @@ def test_guilty_rows_are_enough(replay: Replay, tmp_path: Path) -> None:
     assert replay(INCIDENT, cwd=tmp_path).exit_code == 0
 
 
+@pytest.mark.slow
 def test_without_data_there_is_nothing_to_replay(replay: Replay, tmp_path: Path) -> None:
     train(tmp_path, "--capture", "off")
     result = replay(INCIDENT, cwd=tmp_path)
@@ -341,6 +342,7 @@ def step(model, batch):
 """
 
 
+@pytest.mark.slow
 def test_a_function_instead_of_the_script(replay: Replay, broken: Path) -> None:
     built = broken.parent / "rebuilt.py"
     built.write_text(BUILD)
@@ -390,9 +392,7 @@ def test_started_as_a_module(shell: Shell, tmp_path: Path) -> None:
     (package / "settings.py").write_text("EPS = 0.0")
     text = SCRIPT.replace("x.log()", "(x + EPS).log()")
     (package / "train.py").write_text(f"from .settings import EPS\n{text}")
-    subprocess.run(
-        [sys.executable, "-m", "work.train"], cwd=tmp_path, check=True, capture_output=True
-    )
+    warm_python.run([sys.executable, "-m", "work.train"], cwd=tmp_path, check=True)
     result = shell(INCIDENT, cwd=tmp_path)
     assert result.returncode == 1, result.stderr
     (package / "settings.py").write_text("EPS = 1e-6  # mended")

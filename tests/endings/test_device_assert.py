@@ -122,6 +122,7 @@ sys.exit(0)
 """
 
 
+@pytest.mark.slow
 def test_a_lost_device_ends_the_process_without_destructors() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LEAVING], capture_output=True, text=True, timeout=100, check=False

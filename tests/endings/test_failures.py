@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import textwrap
 import threading
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import warm_python
 from support.paired_trainings import events_of
 from torch import nn
 
@@ -107,6 +107,7 @@ def test_an_interruption_is_information(tmp_path: Path, error: BaseException, nu
     assert end.data["signal"] == number
 
 
+@pytest.mark.slow
 def test_an_interruption_never_blames_a_missing_optimizer_step() -> None:
     def work() -> None:
         nn.Linear(2, 1)(torch.randn(2, 2)).sum().backward()
@@ -126,6 +127,7 @@ def test_a_script_that_leaves_with_0_has_finished(tmp_path: Path, error: BaseExc
     assert end.data["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_a_caught_exception_is_no_crash(tmp_path: Path) -> None:
     def work() -> None:
         try:
@@ -138,6 +140,7 @@ def test_a_caught_exception_is_no_crash(tmp_path: Path) -> None:
     assert not events_of(tmp_path, "crash")
 
 
+@pytest.mark.slow
 def test_a_crash_before_a_resume_is_not_how_the_run_ended(tmp_path: Path) -> None:
     guarded(ValueError("first"), tmp_path)
     run_guarded(train, settings=Settings(), run_dir=tmp_path)
@@ -208,9 +211,7 @@ def test_a_guard_without_with_records_the_exception(tmp_path: Path, how: str, ve
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(SCRIPT))
     run = tmp_path / "run"
-    done = subprocess.run(
-        [sys.executable, str(script), how, str(run)], capture_output=True, text=True, check=False
-    )
+    done = warm_python.run([sys.executable, str(script), how, str(run)])
     report = diagnose(run)
     assert report.verdict == verdict, done.stderr
     if verdict == "failed":

@@ -68,6 +68,7 @@ def test_samples_that_cannot_be_stacked() -> None:
     assert "stack expects each tensor to be equal size" in finding.message
 
 
+@pytest.mark.slow
 def test_a_guarded_loader_knows_the_sample() -> None:
     model = nn.Linear(4, 1)
     guard = Guard(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -99,6 +100,7 @@ def save_and_train(paths: list[str], *, catch: bool = False) -> None:
     train(DataLoader(Numbers("fine"), batch_size=8))
 
 
+@pytest.mark.slow
 def test_a_save_that_ends_the_run(tmp_path: Path) -> None:
     good, bad = str(tmp_path / "good.pt"), str(tmp_path / "none" / "bad.pt")
     before = torch.save
@@ -108,6 +110,7 @@ def test_a_save_that_ends_the_run(tmp_path: Path) -> None:
     assert torch.save is before
 
 
+@pytest.mark.slow
 def test_a_save_that_the_script_catches(tmp_path: Path) -> None:
     bad, run = str(tmp_path / "none" / "bad.pt"), tmp_path / "run"
     work = lambda: save_and_train([bad], catch=True)  # noqa: E731

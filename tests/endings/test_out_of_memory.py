@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import warm_python
 from torch import Tensor, nn
 
 from headway import Guard
@@ -184,13 +184,10 @@ for step in range(4):
 def test_the_memory_of_the_host_really_runs_out(tmp_path: Path, fails: str) -> None:
     script = textwrap.dedent(SCRIPT).format(fails=fails)
     (tmp_path / "train.py").write_text(script)
-    done = subprocess.run(
+    done = warm_python.run(
         [sys.executable, "-m", "headway", "run", "--format", "json", "--out", "run", "train.py"],
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
         timeout=300,
-        check=False,
     )
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)

@@ -181,6 +181,7 @@ def test_a_failed_writing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     assert os.listdir(tmp_path / "incidents") == []
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_no_incident(tmp_path: Path) -> None:
     """The last thing it does before dying is to have everything but the name."""
     program = (

@@ -360,6 +360,7 @@ def test_log_is_of_a_negative_one_if_there_is_one_and_else_of_zero(values: list[
 
 
 @given(st.lists(st.tuples(finite, st.sampled_from([0.0, 1.0, -2.0])), min_size=1, max_size=8))
+@pytest.mark.slow
 def test_a_division_is_told_by_what_is_above_the_zero(pairs: list[tuple[float, float]]) -> None:
     assume(any(below == 0 for _, below in pairs))
     above, below = (tensor(list(side)) for side in zip(*pairs, strict=True))
@@ -369,6 +370,7 @@ def test_a_division_is_told_by_what_is_above_the_zero(pairs: list[tuple[float, f
 
 
 @given(st.lists(st.lists(st.integers(-4, 4), min_size=3, max_size=3), min_size=1, max_size=4))
+@pytest.mark.slow
 def test_a_norm_is_only_named_where_the_numbers_bear_it_out(rows: list[list[int]]) -> None:
     """With no other vector to check it by, 0/0 is all that is known."""
     assume(any(any(row) for row in rows))

@@ -154,6 +154,7 @@ def _with(scene: FailingStep, batch: Any) -> FailingStep:
     return FailingStep(scene.models, scene.optimizers, [batch], scene.names, scaler=scene.scaler)
 
 
+@pytest.mark.slow
 def test_most_lines_can_be_rewritten() -> None:
     """A remedy that names the very edit is worth more than one that describes it."""
     found = []

@@ -293,6 +293,7 @@ def test_several_guilty_samples_and_too_few_passes() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.sets(st.integers(0, 15), min_size=1, max_size=15), st.integers(1, 4))
+@pytest.mark.slow
 def test_any_set_of_guilty_samples_is_found(guilty: set[int], batches: int) -> None:
     """The bisection alone: a pass is cured if all the guilty were left out."""
     size = 16 // batches

@@ -91,6 +91,7 @@ def test_keeps_no_tensor_alive() -> None:
     assert locate.find_origins(trace, scene_of(model, x))[0].op == "log"
 
 
+@pytest.mark.slow
 def test_memory_is_given_back_during_the_step() -> None:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

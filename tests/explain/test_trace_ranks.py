@@ -8,6 +8,7 @@ from support.rank_traces import traced_on
 
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp2"])
+@pytest.mark.slow
 def test_only_the_rank_that_made_it_blames_itself(how: str) -> None:
     (bad_here, origins_here), (bad_there, origins_there) = run_ranks(traced_on, 2, how)
     assert bad_here

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import warm_python
 
 LENGTHS = """import torch
 from torch import nn
@@ -31,14 +32,11 @@ HEALTHY = LENGTHS.replace("x[21] = 0.0\n", "")
 
 
 def headway(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm_python.run(
         [sys.executable, "-m", "headway", *words],
         cwd=cwd,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
         timeout=400,
-        check=False,
     )
 
 
@@ -104,6 +102,7 @@ def test_an_incident_is_fixed_and_its_replay_confirms_it(tmp_path: Path) -> None
     assert headway("replay", str(incident), cwd=tmp_path).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_healthy_script_stays_as_it_is(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(HEALTHY)

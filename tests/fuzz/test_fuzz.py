@@ -27,6 +27,7 @@ def fuzzed(count: int, seed: int, kept: Path) -> None:
     assert len(found["counts"]) == len(logs) + CHECKPOINT_FORMATS
 
 
+@pytest.mark.slow
 def test_no_reader_does_anything_but_read_or_refuse(tmp_path: Path) -> None:
     fuzzed(400, 1, tmp_path)
 

@@ -84,6 +84,7 @@ VOLATILE_SIGNALS = {
 VOLATILE_KEYS = {
     *("version", "versions", "headway", "torch", "python", "started", "when", "ended"),
     *("pid", "host", "cwd", "argv", "id", "seal", "sha256"),
+    *("command_line", "git_commit", "git_dirty", "gpu", "packages"),
 }
 TIMED_KEYS = {*VOLATILE_SIGNALS, "seconds", "bytes", "memory", "time"}
 """Left out where a training really ran; kept where they are read from a sample file."""

@@ -28,6 +28,7 @@ def compare(*sections: str) -> None:
     assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
 
 
+@pytest.mark.slow
 def test_what_is_read_from_files() -> None:
     compare("diagnose", "scan")
 

@@ -376,6 +376,7 @@ def _fresh_compiler() -> Iterator[None]:
 @pytest.mark.usefixtures("_fresh_compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_in_a_compiled_model(backend: str) -> None:
     class Plain(nn.Module):
         def __init__(self) -> None:

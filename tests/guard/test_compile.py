@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
 from headway import Guard
+from headway.guard import step_hooks
+from headway.torch_adapters import patching
 
 STEPS = 14
 BAD = 11
@@ -29,6 +32,8 @@ pytestmark = pytest.mark.filterwarnings(
     # torch's own, on the way through its compiler.
     "ignore::DeprecationWarning",
     "ignore::FutureWarning",
+    "ignore:The .grad attribute of a Tensor that is not a leaf",
+    "ignore:.*optimizer contains a parameter group with",
 )
 
 
@@ -151,3 +156,126 @@ def test_tensors_keep_the_names_the_user_gave_them(tmp_path: Path) -> None:
     header = headers_of(tmp_path)[-1]
     assert list(header.names("param")) == [name for name, _ in Net().named_parameters()]
     assert list(header.names("buffer")) == [name for name, _ in Net().named_buffers()]
+
+
+# The step of the optimizer inside compiled code.
+
+
+class CompiledStep:
+    """A training whose `optimizer.step()` is compiled, alone or with what is around it."""
+
+    def __init__(self, kind: str, backend: str) -> None:
+        self.model = make_net()
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-2)
+        compiled = partial(torch.compile, backend=backend)
+        self._step: Any = self.optimizer.step
+        self.take: Any = self._take
+        if kind == "optimizer.step":
+            self._step = compiled(self.optimizer.step)
+        elif kind == "a function around it":
+            self._step = compiled(lambda: self.optimizer.step())
+        else:
+            self.take = compiled(self._take)
+
+    def _take(self, x: Tensor, y: Tensor) -> Tensor:
+        loss = squared_error(self.model, (x, y))
+        loss.backward()
+        self._step()
+        self.optimizer.zero_grad()
+        return loss.detach()
+
+
+COMPILED = ["optimizer.step", "a function around it", "the whole step"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", COMPILED)
+def test_a_compiled_step_is_left_as_it_is(
+    kind: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADWAY_STRICT", "1")  # a guard that fails shall raise
+    outcomes = []
+    for guarded in (True, False):
+        torch._dynamo.reset()
+        training = CompiledStep(kind, backend)
+        guard = Guard(training.model, training.optimizer) if guarded else None
+        losses = [training.take(*batch) for batch in batches(6)]
+        if guard is not None:
+            assert guard.step == 6
+            guard.close()
+        outcomes.append([losses, state_of(training.model, training.optimizer)])
+    assert_same(*outcomes)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", COMPILED)
+def test_a_bad_compiled_step_leaves_no_trace(
+    kind: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADWAY_STRICT", "1")
+    training, clean = CompiledStep(kind, backend), CompiledStep(kind, backend)
+    with Guard(training.model, training.optimizer) as guard:
+        for number, (x, y) in enumerate(guard(batches(8))):
+            before = state_of(training.model, training.optimizer)
+            training.take(x * math.nan if number == 5 else x, y)
+            if number == 5:
+                assert_same(before, state_of(training.model, training.optimizer))
+        assert [action.step for action in guard.actions] == [5]
+    for number, batch in enumerate(batches(8)):
+        if number != 5:
+            clean.take(*batch)
+    expected = state_of(clean.model, clean.optimizer)
+    assert_same(expected, state_of(training.model, training.optimizer))
+
+
+def test_an_optimizer_that_compiles_its_own_step_stays_compiled_in_a_traced_step() -> None:
+    """As torchao's do. Uncompiled they round differently: the run would drift after a bad step."""
+    runs: list[int] = []
+
+    def count_runs(graph: Any, inputs: Any) -> Any:
+        return lambda *args: runs.append(1) or graph(*args)
+
+    @torch.compile(backend=count_runs, fullgraph=True)
+    def update(weight: Tensor, gradient: Tensor) -> Tensor:
+        return weight - 1e-2 * gradient
+
+    class CompilesItself(torch.optim.Optimizer):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+            parameter = self.param_groups[0]["params"][0]
+            parameter.copy_(update(parameter, parameter.grad))
+
+    model = make_net()
+    optimizer = CompilesItself(model.parameters(), {})
+    with Guard(model, optimizer) as guard:
+        for number, batch in enumerate(batches(8)):
+            optimizer.zero_grad()
+            loss = squared_error(model, batch)
+            (loss * math.nan if number == 5 else loss).backward()
+            optimizer.step()
+            if number == 5:  # as after a bad step that cannot be run again
+                assert guard._rerun.tracer.arm(guard._session)
+        assert [action.step for action in guard.actions] == [5]
+    assert len(runs) == 7
+
+
+# CUDA graphs. `test_gpu.py` records real ones.
+
+
+def test_a_step_that_is_recorded_into_a_graph_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    recording = False
+    for module in (step_hooks, patching):
+        monkeypatch.setattr(module, "is_capturing", lambda: recording)
+    model = make_net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    with Guard(model, optimizer) as guard:
+        for number, (x, y) in enumerate(batches(8)):
+            recording = number in (2, 3)
+            before = state_of(model, optimizer)
+            take_step(model, optimizer, (x * math.nan if number == 6 else x, y))
+            if number == 6:
+                assert_same(before, state_of(model, optimizer))
+        assert (guard.step, [action.step for action in guard.actions]) == (6, [4])
+    assert caplog.text.count("recorded into a CUDA graph") == 1

@@ -163,3 +163,67 @@ def test_numbers_arrive_two_steps_late_and_all_of_them(tmp_path: Any) -> None:
     assert [record["step"] for record in records] == list(range(25))
     assert [record["v"]["loss"] for record in records] == losses
     assert "device_allocated_bytes" in records[0]["v"]
+
+
+def test_a_step_that_is_recorded_into_a_cuda_graph(caplog: pytest.LogCaptureFixture) -> None:
+    """Replays are not guarded, which is said once; the run stays bit-identical, and a step outside
+    the graph is guarded."""
+    outcomes = []
+    for guarded in (True, False):
+        model = make_net().cuda()
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, capturable=True)
+        guard = Guard(model, optimizer) if guarded else None
+        data = cuda_batches(12)
+        static = [item.clone() for item in data[0]]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                loss = squared_error(model, tuple(static))
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                optimizer.step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        optimizer.zero_grad(set_to_none=True)
+        with torch.cuda.graph(graph):
+            squared_error(model, tuple(static)).backward()
+            optimizer.step()
+        for batch in data[1:]:
+            for target, item in zip(static, batch, strict=True):
+                target.copy_(item)
+            graph.replay()
+        outcomes.append(state_of(model, optimizer))
+        if guard is not None:
+            optimizer.zero_grad(set_to_none=True)
+            (squared_error(model, data[0]) * float("nan")).backward()
+            optimizer.step()
+            assert_same(outcomes[0], state_of(model, optimizer))
+            guard.close()
+            assert "HD001" not in {finding.code for finding in guard.findings}
+    assert_same(*outcomes)
+    assert caplog.text.count("recorded into a CUDA graph") == 1
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_a_compiled_optimizer_step(mode: str) -> None:
+    """`reduce-overhead` records CUDA graphs inside of compiled code."""
+    outcomes = []
+    for guarded in (True, False):
+        torch._dynamo.reset()
+        model = make_net().cuda()
+        optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(1e-2), capturable=True)
+        compiled: Any = torch.compile(optimizer.step, mode=mode)
+        guard = Guard(model, optimizer) if guarded else None
+        for batch in cuda_batches(8):
+            squared_error(model, batch).backward()
+            compiled()
+            optimizer.zero_grad()
+        outcomes.append(state_of(model, optimizer))
+        if guard is not None:
+            (squared_error(model, cuda_batches(1)[0]) * float("nan")).backward()
+            compiled()
+            assert_same(outcomes[0], state_of(model, optimizer))
+            guard.close()
+            assert [action.step for action in guard.actions] == [8]
+    assert_same(*outcomes)

@@ -83,6 +83,7 @@ def test_own_memory_is_flat_over_100_000_steps(tmp_path: Path) -> None:
     assert len(guard.actions) == steps // 1000
 
 
+@pytest.mark.slow
 def test_own_memory_is_flat_over_hundreds_of_steps() -> None:
     """The same in short: 150 bytes kept at every step would show."""
     model, optimizer = tiny()
@@ -154,6 +155,7 @@ def test_the_run_directory_grows_by_so_much_a_step(tmp_path: Path) -> None:
     assert (third - first) / 400 < 400, "bytes per step"
 
 
+@pytest.mark.slow
 def test_a_long_streak_of_bad_steps_does_not_flood_the_directory(tmp_path: Path) -> None:
     model, optimizer = tiny()
     with records_only(model, optimizer, tmp_path) as guard:

@@ -405,6 +405,7 @@ def two_ranks() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("two_ranks")
+@pytest.mark.slow
 def test_no_rank_leaves_a_batch_out_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = Run(tmp_path, AVOIDING)
     assert len(run.over(bad_list(), epochs=3)) == 15

@@ -280,6 +280,7 @@ def watched(training: Training, **options: Any) -> tuple[Guard, Any]:
     return made[0], outcome
 
 
+@pytest.mark.slow
 def test_in_a_compiled_model() -> None:
     torch._dynamo.reset()
     kept = []
@@ -559,6 +560,7 @@ def test_a_leak_is_traced_for_one_step(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert len(events_of(tmp_path / "run", "retained")) == 1
 
 
+@pytest.mark.slow
 def test_the_watch_keeps_nothing_alive() -> None:
     """With the guard and without, the same number of tensors is there at the end of a step."""
 
@@ -590,6 +592,7 @@ def _anomaly_off() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_anomaly_off")
+@pytest.mark.slow
 def test_the_users_own_anomaly_mode_stays_on() -> None:
     def training(guarded: Guarded) -> Any:
         kept = []
@@ -611,6 +614,7 @@ def test_the_users_own_anomaly_mode_stays_on() -> None:
 
 
 @pytest.mark.usefixtures("_anomaly_off")
+@pytest.mark.slow
 def test_a_block_of_the_users_that_found_ours_on_does_not_leave_it_on() -> None:
     kept, on = [], []
 

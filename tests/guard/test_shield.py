@@ -21,8 +21,9 @@ from headway.guard.optimizer_step import OptimizerStep
 from headway.guard.recorder import Recorder
 from headway.guard.step_machine import StepMachine
 from headway.guard.step_outcomes import StepOutcomes
-from headway.torch_adapters.optimizer_adapter import HostBrake, LineSearchState, LossScaling
+from headway.torch_adapters.optimizer_adapter import LineSearchState, LossScaling
 from headway.torch_adapters.saved_state import BufferBackup
+from headway.torch_adapters.step_skipping import HostBrake
 
 METHODS: list[tuple[type, str]] = [
     (StepMachine, "batch_wanted"),
@@ -208,20 +209,20 @@ def test_training_with_a_closure_goes_on(
     assert_training_goes_on(closure_run, caplog, tmp_path)
 
 
-def test_gradients_taken_away_are_given_back(
+def test_a_step_that_was_replaced_is_given_back(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The brake fails half-way: the step is taken as it would have been, with the bad gradient."""
-    original = HostBrake.hold
+    original = HostBrake.skip
     broken: list[bool] = []
 
-    def hold(self: HostBrake, parameters: Any) -> None:
-        original(self, list(parameters)[:2])
+    def skip(self: HostBrake) -> None:
+        original(self)
         if not broken:
             broken.append(True)
             raise Defect("line one")
 
-    monkeypatch.setattr(HostBrake, "hold", hold)
+    monkeypatch.setattr(HostBrake, "skip", skip)
     model = make_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     with Guard(model, optimizer):

@@ -176,6 +176,7 @@ for batch in guard(batches(5)):
 """
 
 
+@pytest.mark.slow
 def test_a_guard_that_nobody_closed_still_shows_its_last_steps() -> None:
     program = PROGRAM.format(tests=str(Path(__file__).parents[1]))
     done = subprocess.run(

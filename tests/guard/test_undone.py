@@ -178,7 +178,7 @@ def test_a_guard_the_user_dropped_still_guards() -> None:
     optimizer.step()
     assert_same(before, state_of(model, optimizer))
     for hook in list(optimizer._optimizer_step_pre_hooks.values()):
-        hook.__self__.close()  # type: ignore[attr-defined]
+        hook.__wrapped__.__self__.close()  # type: ignore[attr-defined]
 
 
 def test_watched_objects_can_be_copied_and_saved(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ def python(program: str) -> str:
         ("ray", ("ray",), "ray"),
     ],
 )
+@pytest.mark.slow
 def test_a_missing_framework_is_said_with_the_command_that_installs_it(
     adapter: str, absent: tuple[str, ...], named: str
 ) -> None:
@@ -58,6 +59,7 @@ except ImportError as error:
     )
 
 
+@pytest.mark.slow
 def test_a_framework_that_is_broken_says_so_itself() -> None:
     told = python(
         WITHOUT.format(names=("tqdm",))
@@ -80,6 +82,7 @@ def test_the_package_itself_imports_no_framework() -> None:
     assert loaded == "[]"
 
 
+@pytest.mark.slow
 def test_an_adapter_is_there_after_a_plain_import() -> None:
     assert python("import headway; print(headway.integrations.deepspeed.watch.__name__)") == (
         "watch"

@@ -117,6 +117,7 @@ def trained_by_hf(folder: Path, how: str, accumulation: int, **policy: Any) -> A
 
 
 @recipes
+@pytest.mark.slow
 def test_the_hugging_face_trainer(how: str, accumulation: int, tmp_path: Path) -> None:
     guard, told, state = trained_by_hf(tmp_path / "looked", how, accumulation)
     assert_explained(guard, how, HERE)

@@ -46,6 +46,7 @@ def bad_sample(recipe: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("name", all_but(RECIPES, "defaults", "accumulation in bf16"))
+@pytest.mark.slow
 def test_a_poisoned_batch_leaves_no_trace_and_the_run_ends_well(name: str, tmp_path: Path) -> None:
     recipe = RECIPES[name]
     callback, witness = HeadwayCallback(run_dir=tmp_path / "run"), Witness()
@@ -177,6 +178,7 @@ class Poison(TrainerCallback):
             next(model.parameters()).data.view(-1)[0] = math.nan
 
 
+@pytest.mark.slow
 def test_poisoned_weights_are_rolled_back_and_the_run_comes_home(tmp_path: Path) -> None:
     callback = HeadwayCallback(run_dir=tmp_path / "run", snapshots=Snapshots(every=5))
     trainer = make_trainer(tmp_path, callback, Poison())
@@ -192,6 +194,7 @@ def test_poisoned_weights_are_rolled_back_and_the_run_comes_home(tmp_path: Path)
     assert ends[0] == pytest.approx(ends[1], rel=0.3)
 
 
+@pytest.mark.slow
 def test_a_halted_run_stops_the_trainer_with_its_message(tmp_path: Path) -> None:
     callback = HeadwayCallback(run_dir=tmp_path / "run", policy=skip_or_halt(skips_in_a_row=2))
     trainer = make_trainer(tmp_path, callback, bad=range(BATCH * 5, BATCH * STEPS))
@@ -228,6 +231,7 @@ def test_an_exception_that_ends_the_run_is_written_down(tmp_path: Path) -> None:
     assert len(steps_of(tmp_path / "run")) == 5, "Accelerate fetches a batch ahead"
 
 
+@pytest.mark.slow
 def test_resuming_from_a_checkpoint_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     whole = make_trainer(tmp_path / "whole")
     whole.train()
@@ -254,6 +258,7 @@ def test_resuming_from_a_checkpoint_goes_on_as_if_nothing_had_been(tmp_path: Pat
     assert loud(callback.guard) == []  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_training_twice_opens_a_new_guard(tmp_path: Path) -> None:
     callback = HeadwayCallback()
     trainer = make_trainer(tmp_path, callback, max_steps=3)

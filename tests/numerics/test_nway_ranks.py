@@ -10,6 +10,7 @@ from support.rank_processes import run_ranks
 from headway.numerics import nway_contrastive
 
 
+@pytest.mark.slow
 def test_two_ranks_are_one_process() -> None:
     results = run_ranks(gathered_losses, 2)
     net = network()

@@ -44,6 +44,7 @@ def test_type_checkers_are_told_of_every_name() -> None:
     assert headway.numerics is numerics
 
 
+@pytest.mark.slow
 def test_neither_headway_nor_its_numerics_imports_torch_before_it_is_used() -> None:
     program = (
         "import sys, headway, headway.numerics\n"

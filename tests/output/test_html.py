@@ -32,7 +32,7 @@ from headway.diagnosis import diagnose as find_causes
 from headway.errors import UsageError
 from headway.output.html.chart_json import embed
 from headway.output.html.markup import format_value, tag
-from headway.output.html.report_page import render
+from headway.output.html.report_page import SCRIPTS, render
 from headway.report import Report
 from headway.rundir.chart_data import ChartData
 
@@ -78,9 +78,9 @@ def read(report: Report, folder: Path) -> tuple[Elements, dict[str, Any]]:
 
 def test_the_order_of_the_page(tmp_path: Path) -> None:
     page, _ = read(sick_run(tmp_path / "run"), tmp_path)
-    parts = [None, "causes", "incidents", "timeline", "layers", "components", "coverage"]
+    parts = [None, "timeline", "causes", "incidents", "layers", "components", "coverage"]
     assert page.ids("section") == [*parts, "environment"]
-    assert page.text.index("Error") < page.text.index("Causes") < page.text.index("Timeline")
+    assert page.text.index("Error") < page.text.index("Timeline") < page.text.index("Causes")
 
 
 def test_what_is_said_of_a_sick_run(tmp_path: Path) -> None:
@@ -99,7 +99,12 @@ def test_what_is_said_of_a_sick_run(tmp_path: Path) -> None:
         "after clipping",
     ]
     assert [series["label"] for series in data["components"][0]["series"]] == ["ce", "kl"]
-    assert {"x": BAD, "severity": "error", "label": "HD101 nonfinite-loss"} in data["flags"]
+    flags = {flag["label"]: flag for flag in data["flags"]}
+    assert flags["HD101 nonfinite-loss"]["x"] == BAD
+    assert flags["HD101 nonfinite-loss"]["severity"] == "error"
+    # A symptom opens the cause that explains it, which is on the page.
+    assert flags["HD201 nonfinite-gradient"]["opens"] == flags["HD101 nonfinite-loss"]["opens"]
+    assert flags["HD101 nonfinite-loss"]["opens"] in page.ids("article")
     assert data["marks"] == [[BAD, "action", "skip: non-finite loss or gradient"]]
     assert [heat["id"] for heat in data["maps"]] == ["param-grad_norm", "param-update_ratio"]
     assert "Non-finite in 1 of 12 rows, first step 83 in blocks.1.bias" in page.text
@@ -173,7 +178,7 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
 def test_a_hostile_run_is_text(tmp_path: Path) -> None:
     page, data = read(hostile_run(tmp_path / "run"), tmp_path)
     assert {tag for tag, _ in page.tags}.isdisjoint({"img", "iframe", "object", "svg", "link"})
-    assert sum(tag == "script" for tag, _ in page.tags) == 3
+    assert sum(tag == "script" for tag, _ in page.tags) == 1 + len(SCRIPTS)
     assert not any(name.startswith("on") for _, attrs in page.tags for name in attrs)
     hrefs = [attrs["href"] for _, attrs in page.tags if "href" in attrs]
     assert hrefs == ["#timeline"]

@@ -203,6 +203,7 @@ def test_a_divergence_leaves_no_trace_to_tell_epochs_by(tmp_path: Path) -> None:
     assert "last_good" not in first(report).evidence
 
 
+@pytest.mark.slow
 def test_a_damaged_folder_is_diagnosed_or_refused_and_nothing_else() -> None:
     rng = random.Random(0)
     with quick_folder() as folder:

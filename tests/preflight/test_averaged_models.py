@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -123,3 +124,54 @@ def test_one_module_in_all_layers_is_information() -> None:
 
 def test_layers_of_their_own() -> None:
     assert not found(stack(shared=False), "HD910")
+
+
+def siblings(kind: str) -> Callable[[], None]:
+    """Three layers one after the other, three beside each other, or those of torch."""
+
+    def work() -> None:
+        torch.manual_seed(0)
+        one = nn.Linear(8, 8)
+        if kind == "fresh":
+            layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)])
+        else:
+            layers = nn.ModuleList([copy.deepcopy(one) for _ in range(3)])  # copies
+        model = nn.ModuleDict({"layers": layers, "head": nn.Linear(8, 3)})
+        if kind == "torch":
+            encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+            model["layers"] = nn.TransformerEncoder(encoder, 2, enable_nested_tensor=False)
+        if kind == "loaded":
+            model.load_state_dict(copy.deepcopy(model.state_dict()))
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        for _ in range(3):
+            x = torch.randn(8, 8)
+            h = x
+            if kind == "torch":
+                h = model["layers"](x[:, None])[:, 0]
+            elif kind == "beside":
+                h = sum(layer(x).tanh() for layer in layers)  # type: ignore[assignment]
+            else:
+                for layer in layers:
+                    h = h + layer(h).tanh()
+            optimizer.zero_grad()
+            F.cross_entropy(model["head"](h), x[:, :3].argmax(1)).backward()
+            optimizer.step()
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("kind", "severity"),
+    [("copies", Severity.WARNING), ("beside", Severity.ERROR), ("torch", Severity.INFO)],
+)
+def test_layers_that_start_as_copies(kind: str, severity: Severity) -> None:
+    [finding] = found(siblings(kind), "HD316")
+    assert finding.severity == severity
+    lines = Path(__file__).read_text().splitlines()
+    line = lines[(finding.where.line or 1) - 1]
+    assert line.endswith("# copies") or "nn.TransformerEncoder(" in line
+
+
+@pytest.mark.parametrize("kind", ["fresh", "loaded"])
+def test_layers_that_may_be_equal(kind: str) -> None:
+    assert not found(siblings(kind), "HD316")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -62,6 +63,61 @@ def test_momentum_moves_what_was_frozen():
     assert first_cause(work, 8) == "HD409"
 
 
+def decayed(*, all_weights: bool):
+    """Weight decay by hand, before the step of the optimizer."""
+
+    def work():
+        model = net()
+        model[0].requires_grad_(False)
+        optimizer = torch.optim.Adam(model[2].parameters(), lr=0.01)
+
+        def decay(_):
+            for parameter in (model if all_weights else model[2]).parameters():
+                parameter.data.mul_(0.999)  # decay
+
+        fit(model, optimizer, 8, each=decay)
+
+    return work
+
+
+def test_decay_by_hand_moves_frozen_weights():
+    cause = checked(decayed(all_weights=True), 8).report.causes[0]
+    assert cause.code == "HD409"
+    assert "by a factor of 0.999 between two steps" in cause.message
+    lines = Path(__file__).read_text().splitlines()
+    assert "mul_(0.999)  # decay" in lines[(cause.root.where.line or 1) - 1]
+    assert codes(decayed(all_weights=False), 8) == []
+
+
+def test_frozen_weights_that_are_meant_to_move():
+    def average():
+        model, teacher = net(), net()
+        pair = nn.ModuleDict({"student": model, "teacher": teacher})
+        teacher.requires_grad_(False)
+
+        def each(_):
+            with torch.no_grad():
+                for old, new in zip(teacher.parameters(), model.parameters(), strict=True):
+                    old.mul_(0.9).add_(new, alpha=0.1)
+                for p in model.parameters():
+                    p.clamp_(-0.2, 0.2)
+
+        fit(pair["student"], adam(pair), 8, each=each)
+
+    def codebook():
+        model = net()
+        model.codes = nn.Parameter(torch.randn(4, 8))
+        model.codes.requires_grad_(False)
+
+        def each(_):
+            model.codes.data.add_(torch.randn(4, 8), alpha=0.1)
+
+        fit(model[:3], adam(model[:3]), 8, each=each)
+
+    assert "HD409" not in codes(average, 8)
+    assert "HD409" not in codes(codebook, 8)
+
+
 def test_healthy_freezes():
     def all_and_then_the_head():
         model = net()
@@ -76,6 +132,14 @@ def test_healthy_freezes():
             parameter.requires_grad = False
         optimizer = torch.optim.AdamW(filter(lambda p: p.requires_grad, model.parameters()))
         fit(model, optimizer)
+
+    def all_and_some_of_it_once_more():
+        model = net()
+        for parameter in model.parameters():
+            parameter.requires_grad = False
+        model[2].requires_grad_(True)
+        model[0].requires_grad_(False)
+        fit(model, torch.optim.Adam(model[2].parameters()))
 
     def body_left_in_the_optimizer():
         model = net()
@@ -108,7 +172,8 @@ def test_healthy_freezes():
             (F.softplus(-real) + F.softplus(fake)).mean().backward()
             second.step()
 
-    for work in (all_and_then_the_head, body, body_left_in_the_optimizer, teacher, adversaries):
+    quiet = (all_and_then_the_head, body, all_and_some_of_it_once_more, body_left_in_the_optimizer)
+    for work in (*quiet, teacher, adversaries):
         assert codes(work, 6) == [], work.__name__
 
 

@@ -80,9 +80,22 @@ def by_choice(model: Net, x: Tensor, y: Tensor) -> Tensor:
     return torch.stack([F.mse_loss(out, y), balance]).sum()
 
 
+def teacher_against_itself() -> Loss:
+    teacher = copy.deepcopy(Net())
+
+    def loss_of(model: Net, x: Tensor, y: Tensor) -> Tensor:
+        with torch.no_grad():
+            soft = teacher(x)
+        distilled = F.kl_div(soft.log_softmax(1), soft.softmax(1), reduction="batchmean")
+        return F.mse_loss(model(x), y) + 4.0 * distilled
+
+    return loss_of
+
+
 @pytest.mark.parametrize(
     ("loss_of", "name"),
     [
+        (teacher_against_itself(), "distilled is 0"),
         (kept_features, "sparse"),
         (by_numpy, "rough"),
         (without_gradients, "agreement"),
@@ -137,7 +150,13 @@ def distilled() -> Loss:
     return loss_of
 
 
-@pytest.mark.parametrize("loss_of", [data_alone, compared, logged, distilled()])
+def placeholders(model: Net, x: Tensor, y: Tensor) -> Tensor:
+    """An auxiliary loss over nothing, or over padding: 0 until there is something."""
+    nothing = F.mse_loss(torch.zeros(8), torch.zeros(8))
+    return F.mse_loss(model(x), y) + nothing
+
+
+@pytest.mark.parametrize("loss_of", [data_alone, compared, logged, placeholders, distilled()])
 def test_numbers_that_may_be_added(loss_of: Loss) -> None:
     checked = train(loss_of, steps=14)
     assert checked.error is None

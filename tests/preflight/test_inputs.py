@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from headway.core.findings import Severity
+from headway.preflight.observers.data.input_values import RepeatedSamples
 from headway.preflight.runner import run_check
 
 
@@ -335,3 +337,20 @@ def test_a_missing_value_in_a_loop_of_its_own(inside: bool) -> None:
     report = run_check(work, max_steps=None).report
     causes = [(cause.code, cause.root.step) for cause in report.causes]
     assert causes == ([] if inside else [("HD501", 1)])
+
+
+def test_a_second_forward_of_a_batch_is_no_second_pass() -> None:
+    model = nn.Linear(4, 2)
+    script: Any = SimpleNamespace(stack=[model], data_passes=None, optimizers=[object()])
+    observer = RepeatedSamples(script, Mock())
+    optimizer: Any = script.optimizers[0]
+    batches = torch.randn(3, 8, 4)
+    for batch in batches:
+        for _ in range(2):  # two forwards of one batch, as in consistency training
+            observer.module_ended(model, (batch,), {}, None)
+        observer.step_ended(optimizer)
+    assert script.data_passes == 1
+    for batch in batches:
+        observer.module_ended(model, (batch,), {}, None)
+        observer.step_ended(optimizer)
+    assert script.data_passes == 2

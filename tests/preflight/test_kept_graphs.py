@@ -111,6 +111,7 @@ def test_a_running_mean_without_its_graph():
 # Kept for good reason.
 
 
+@pytest.mark.slow
 def test_numbers_averages_and_buffers():
     def work():
         model, average = net(), net().requires_grad_(False)
@@ -151,6 +152,7 @@ def test_a_validation_without_no_grad_that_keeps_numbers():
 
 
 @pytest.mark.parametrize("how", ["same", "frozen", "new"])
+@pytest.mark.slow
 def test_a_second_training_with_an_optimizer_of_its_own(how: str):
     def work():
         model = net()

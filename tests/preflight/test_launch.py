@@ -380,7 +380,9 @@ def test_a_script_that_never_steps_is_stopped_too() -> None:
 def test_objects_are_searched_once_without_an_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
     searched = []
     plain = live_objects.find_optimizers
-    monkeypatch.setattr(live_objects, "find_optimizers", lambda: searched.append(1) or plain())
+    monkeypatch.setattr(
+        live_objects, "find_optimizers", lambda **how: searched.append(1) or plain(**how)
+    )
     gc.collect()
     run_guarded(lambda: train_by_hand(40), settings=Settings())
     assert len(searched) == 1

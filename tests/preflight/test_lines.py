@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import io
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from headway.core.findings import Severity
+from headway.preflight.observer import Observer
 from headway.preflight.runner import CheckResult
 from headway.preflight.runner import run_check as watch_unasked
 
@@ -162,6 +164,27 @@ def test_the_line_that_replaced_a_weight() -> None:
         train(model, optimizer=optimizer)
 
     assert line_of(watch(work), "HD402") == "weight_norm(model[0])"
+
+
+def test_the_line_that_put_an_adapter_into_the_model() -> None:
+    class Adapted(nn.Module):
+        def __init__(self, base: nn.Linear) -> None:
+            super().__init__()
+            self.base = base.requires_grad_(False)
+            self.down = nn.Linear(base.in_features, 2, bias=False)
+            self.up = nn.Linear(2, base.out_features, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            added: torch.Tensor = self.base(x) + self.up(self.down(x))
+            return added
+
+    def work() -> None:
+        model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        model[0] = Adapted(model[0])
+        train(model, optimizer=optimizer)
+
+    assert line_of(watch(work), "HD401") == "model[0] = Adapted(model[0])"
 
 
 def test_the_line_that_initialised() -> None:
@@ -411,3 +434,76 @@ def test_the_hooks_are_gone_afterwards() -> None:
     assert not module._global_parameter_registration_hooks
     assert "__setattr__" not in vars(nn.modules.dropout._DropoutNd)
     assert "headway" not in inspect.getsourcefile(nn.Module.train)  # type: ignore[operator]
+
+
+# Warnings and failures of torch
+
+
+def test_a_warning_of_torch_names_the_line_of_the_user_once() -> None:
+    def work() -> None:
+        model = nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(4):
+            x = torch.randn(16, 8)
+            loss = F.mse_loss(model(x), x.sum(1))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        seen: list[tuple[str, int]] = []
+        shown = warnings.showwarning
+
+        def show(message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
+            if "target size" in str(message):
+                seen.append((filename, lineno))
+
+        warnings.showwarning = show
+        watch(work)
+        assert warnings.showwarning is show
+        warnings.showwarning = shown
+    source, first = inspect.getsourcelines(work)
+    line = first + next(at for at, text in enumerate(source) if "mse_loss" in text)
+    assert seen == [(__file__, line)]
+
+
+def test_sparse_gradients_are_looked_at() -> None:
+    def work() -> None:
+        torch.manual_seed(0)
+        table, head = nn.Embedding(50, 8, sparse=True), nn.Linear(8, 2)
+        both = [torch.optim.SparseAdam(table.parameters()), torch.optim.Adam(head.parameters())]
+        mix = torch.eye(16).to_sparse()
+        for _ in range(4):
+            words = torch.randint(0, 50, (16,))
+            loss = F.cross_entropy(head(torch.sparse.mm(mix, table(words))), words % 2)
+            for optimizer in both:
+                optimizer.zero_grad()
+            loss.backward()
+            for optimizer in both:
+                optimizer.step()
+
+    checked = watch(work)  # strict: an observer that fails raises
+    assert not checked.notes
+    assert not [item for item in checked.report.findings if item.severity > Severity.INFO]
+
+
+def test_a_failing_observer_is_named_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_STRICT", "0")
+
+    class Failing(Observer):
+        def step_ended(self, *_: Any) -> None:
+            torch.eye(2).to_sparse().ne(0)
+
+    def work() -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(3):
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    [note] = watch(work, observers=[Failing]).notes
+    assert "Failing: NotImplementedError: Could not run 'aten::ne.Scalar'" in note
+    assert "AutogradCPU" not in note
+    assert len(note) < 400

@@ -52,6 +52,23 @@ def test_names_filtered_until_nothing_is_left(tmp_path: Path):
     assert first_cause(work, 3) == "HD706"
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("fresh", "HD706"), ("rows", None), ("other task", None)]
+)
+def test_a_loaded_head_that_was_replaced(kind: str, expected: str | None):
+    def work():
+        model = net()
+        model.load_state_dict(copy.deepcopy(model.state_dict()))
+        old = model[2]
+        model[2] = nn.Linear(16, 24 if kind == "other task" else 6)
+        if kind == "rows":
+            with torch.no_grad():
+                model[2].weight[:4] = old.weight
+        fit(model, adam(model))
+
+    assert first_cause(work, 3) == expected
+
+
 def test_initialised_after_loading():
     def again(module):
         if isinstance(module, nn.Linear):

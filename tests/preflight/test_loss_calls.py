@@ -11,6 +11,11 @@ from support.loss_trainings import Loss, codes, labels, net, train
 from torch import Tensor, nn
 
 
+def partly() -> Tensor:
+    """Labels of which -1 means: unknown."""
+    return torch.where(labels() == 2, -1, labels())
+
+
 class OwnLoss(nn.Module):
     """A criterion of one's own around torch's."""
 
@@ -57,6 +62,7 @@ class Squared(nn.Module):
         (net(), lambda m, x: F.nll_loss(F.log_softmax(m(x), dim=0), labels()), "HD111"),
         (net(), lambda m, x: -F.softmax(m(x), 0).log()[range(12), labels()].mean(), "HD111"),
         (net(), lambda m, x: -m(x)[range(12), labels()].mean(), "HD111"),
+        (net(), lambda m, x: -m(x).log_softmax(1)[range(12), partly()].mean(), "HD505"),
         (net(), lambda m, x: -(F.one_hot(labels(), 5) * m(x)).sum(1).mean(), "HD111"),
         (net(), lambda m, x: -torch.einsum("nc,nc->", m(x), F.one_hot(labels(), 5) / 12), "HD111"),
         (
@@ -109,6 +115,7 @@ def test_the_wrong_thing_is_named_with_its_line(model: Any, loss_of: Any, code: 
     [
         (lambda m, x: F.cross_entropy(m(x), labels() + 1), "HD505"),
         (lambda m, x: F.cross_entropy(m(x), labels().float()), "HD505"),
+        (lambda m, x: -m(x).log_softmax(1).gather(1, partly()[:, None]).mean(), "HD505"),
         (lambda m, x: F.binary_cross_entropy(m(x)[:, 0], (labels() > 2).float()), "HD111"),
         (lambda m, x: F.cross_entropy(m(x), labels().unsqueeze(1)), "HD111"),
         (lambda m, x: nn.BCEWithLogitsLoss()(m(x)[:, :1], (labels() > 2).float()), "HD109"),
@@ -118,6 +125,14 @@ def test_a_call_that_raises_is_explained(loss_of: Loss, code: str) -> None:
     checked = train(net(), loss_of)
     assert checked.error is not None
     assert checked.report.causes[0].code == code
+
+
+def test_entries_of_unknown_labels_that_a_mask_leaves_out() -> None:
+    def loss_of(model: nn.Module, x: Tensor) -> Tensor:
+        rows, target = torch.arange(12), partly()
+        return -(model(x).log_softmax(1)[rows, target] * (target >= 0)).sum() / 12
+
+    assert "HD505" not in codes(train(net(), loss_of))
 
 
 def test_labels_ignored_late_are_told_at_their_step() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+import linecache
+import runpy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.core.findings import Severity
+from headway.core.findings import Finding, Severity
 from headway.preflight.runner import CheckResult, run_check
 
 Body = Callable[["Net", Tensor, Tensor, Tensor, int], Any]
@@ -295,3 +298,122 @@ def test_a_part_without_a_name_is_called_by_its_expression_and_not_by_an_op() ->
         (F.cross_entropy(a, y) + (b - z).abs().mean()).backward()
 
     assert components(body) == {"cross_entropy", "(b - z).abs().mean()"}
+
+
+WRONG_STEP = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+torch.manual_seed(0)
+make, judge = nn.Linear(4, 3), nn.Linear(3, 1)
+makers = torch.optim.Adam(make.parameters())
+judges = torch.optim.Adam(judge.parameters())
+for step in range(15):
+    real, fake = torch.rand(16, 3), make(torch.randn(16, 4))
+    judges.zero_grad()
+    (F.softplus(-judge(real)) + F.softplus(judge(fake.detach()))).mean().backward()
+    judges.step()
+    makers.zero_grad()
+    adversary = F.softplus(-judge(fake)).mean()
+    adversary.backward()
+    judges.step()  # the wrong one
+"""
+
+
+def adversarial(how: str, *, steps: int = 8, critic: int = 1) -> CheckResult:
+    """A GAN with a reconstruction term; `how` says what is wrong with the generator's turn."""
+
+    def work() -> None:
+        torch.manual_seed(0)
+        make = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
+        judge = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 1))
+        maker = torch.optim.Adam(make.parameters())
+        judges = torch.optim.Adam(judge.parameters())
+        for step in range(steps * critic):
+            real, fake = torch.rand(16, 3), make(torch.randn(16, 4))
+            judges.zero_grad()
+            (F.softplus(-judge(real)) + F.softplus(judge(fake.detach()))).mean().backward()
+            judges.step()
+            shown = fake.detach() if how == "detached" else fake
+            if how == "frozen":
+                judge.requires_grad_(False)
+            adversary = F.softplus(-judge(shown)).mean()
+            maker.zero_grad()
+            (adversary + (fake - real).abs().mean()).backward()
+            if how != "unstepped" and how != "frozen" and step % critic == critic - 1:
+                maker.step()
+            if how == "frozen":
+                judges.step()
+            judge.requires_grad_(True)
+
+    gc.collect()
+    done = run_check(work, max_steps=None)
+    assert done.error is None
+    assert list(done.report.notes) == []
+    return done
+
+
+def test_a_generator_that_is_judged_by_a_detached_sample() -> None:
+    cause = adversarial("detached").report.causes[0]
+    assert cause.code == "HD106"
+    assert "adversary sends its gradient only to parameters that the next step()" in cause.message
+    assert cause.root.where.line is not None
+
+
+def test_the_wrong_optimizer_steps() -> None:
+    found = adversarial("frozen", steps=16).report.findings
+    assert "HD106" in {item.code for item in found}  # and HD409: momentum moves what is frozen
+
+
+def test_an_optimizer_that_never_steps(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(WRONG_STEP)
+
+    def checked(text: str) -> list[Finding]:
+        script.write_text(text)
+        linecache.checkcache(str(script))
+        gc.collect()
+        done = run_check(lambda: runpy.run_path(str(script)), max_steps=None)
+        return [item for item in done.report.findings if item.code == "HD106"]
+
+    [finding] = checked(WRONG_STEP)
+    assert "an optimizer whose step() is never called" in finding.message
+    assert WRONG_STEP.splitlines()[(finding.where.line or 1) - 1].endswith("# the wrong one")
+    assert checked(WRONG_STEP.replace("judges.step()  #", "makers.step()  #")) == []
+    # It may begin later.
+    assert checked(WRONG_STEP + "    if step > 500:\n        makers.step()\n") == []
+
+
+def test_adversarial_trainings_that_are_right() -> None:
+    for done in (adversarial("right"), adversarial("right", critic=5)):
+        assert [item for item in done.report.findings if item.severity >= Severity.WARNING] == []
+
+
+def test_a_perturbed_pass_of_sam_is_used() -> None:
+    """The first gradients only move the weights away and are cleared; two optimizers share them."""
+
+    def work() -> None:
+        torch.manual_seed(0)
+        body, head = nn.Linear(6, 16), nn.Linear(16, 1)
+        both = [torch.optim.Adam(item.parameters(), 1e-2) for item in (body, head)]
+        for _ in range(8):
+            x = torch.randn(16, 6)
+            F.mse_loss(head(body(x).tanh()), x[:, :1]).backward()
+            weights = [*body.parameters(), *head.parameters()]
+            moves = [0.01 * p.grad for p in weights if p.grad is not None]
+            with torch.no_grad():
+                for p, move in zip(weights, moves, strict=True):
+                    p.add_(move)
+            for optimizer in both:
+                optimizer.zero_grad()
+            F.mse_loss(head(body(x).tanh()), x[:, :1]).backward()
+            with torch.no_grad():
+                for p, move in zip(weights, moves, strict=True):
+                    p.sub_(move)
+            for optimizer in both:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    gc.collect()
+    found = run_check(work, max_steps=None).report.findings
+    assert [item for item in found if item.code == "HD106"] == []

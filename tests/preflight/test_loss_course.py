@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from support.loss_trainings import codes, net
 from torch import nn
 
+from headway.core.findings import Severity
 from headway.preflight.runner import CheckResult, run_check
 
 pytestmark = pytest.mark.slow  # whole trainings, each watched from end to end
@@ -45,6 +46,30 @@ def fit(
 
     gc.collect()  # what other tests have left behind would be found, too
     return run_check(work, max_steps=steps)
+
+
+@pytest.mark.parametrize(
+    ("reduction", "weight", "expected"),
+    [("sum", 1.0, ["HD116"]), ("mean", 1.0, []), ("sum", 0.1, [])],
+)
+def test_a_sum_beside_a_mean(reduction: str, weight: float, expected: list[str]) -> None:
+    def work() -> None:
+        torch.manual_seed(0)
+        trunk, head, box = nn.Linear(8, 32), nn.Linear(32, 4), nn.Linear(32, 4)
+        parameters = [p for part in (trunk, head, box) for p in part.parameters()]
+        optimizer = torch.optim.Adam(parameters, lr=1e-3)
+        for _ in range(6):
+            x = torch.randn(16, 8)
+            hidden = trunk(x).relu()
+            classes = F.cross_entropy(head(hidden), x[:, :4].argmax(1), reduction=reduction)
+            loss = classes + weight * F.smooth_l1_loss(box(hidden), x[:, 4:])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    gc.collect()
+    found = run_check(work, max_steps=6).report.findings
+    assert [item.code for item in found if item.severity >= Severity.WARNING] == expected
 
 
 def test_a_sum_with_the_rate_of_a_mean() -> None:

@@ -1,9 +1,10 @@
-"""Gradient clipping that gets other parameters than the next step moves."""
+"""Gradients that no step uses: clipped in the wrong place or for another step, or cleared."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,13 +14,15 @@ from torch.nn.utils import clip_grad_norm_
 from headway.core.findings import Finding
 from headway.preflight.runner import run_check
 
+LINES = Path(__file__).read_text().splitlines()
 
-def found(work: Callable[[], None]) -> list[Finding]:
+
+def found(work: Callable[[], None], *codes: str) -> list[Finding]:
     gc.collect()
     checked = run_check(work, max_steps=None)
     assert checked.error is None
     assert list(checked.report.notes) == []
-    return [item for item in checked.report.findings if item.code == "HD416"]
+    return [item for item in checked.report.findings if item.code in (codes or ("HD416",))]
 
 
 def actor_critic(*, right: bool) -> Callable[[], None]:
@@ -66,6 +69,144 @@ def joint(order: str) -> Callable[[], None]:
                     steps[what]()
 
     return work
+
+
+def placed(order: str, *, clear: bool = True) -> Callable[[], None]:
+    """One model: b computes gradients, c clips, z clears, s steps, h sets them by hand."""
+
+    def work() -> None:
+        torch.manual_seed(0)
+        net = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(net.parameters(), 0.01)
+        for _ in range(4):
+            x = torch.randn(8, 4)
+            for what in order:
+                if what == "b":
+                    (net(x) - x[:, :1]).square().mean().backward()
+                elif what == "c":
+                    clip_grad_norm_(net.parameters(), 1.0)
+                elif what == "z":
+                    optimizer.zero_grad(set_to_none=clear)
+                elif what == "s":
+                    optimizer.step()
+                else:
+                    for p in net.parameters():
+                        p.grad = torch.randn_like(p)
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("order", "when"),
+    [("zbsc", "after step()"), ("zcbs", "before backward()"), ("bscz", "after step()")],
+)
+@pytest.mark.parametrize("clear", [True, False])
+def test_a_clip_at_the_wrong_place(order: str, when: str, clear: bool) -> None:
+    [finding, *more] = found(placed(order, clear=clear))
+    assert finding.evidence["when"] == when
+    assert finding.where.line == 1 + next(
+        at
+        for at, line in enumerate(LINES)
+        if line.strip() == "clip_grad_norm_(net.parameters(), 1.0)"
+    )
+    assert not more
+
+
+@pytest.mark.parametrize("order", ["zbcs", "bcsz", "bcs", "hcs", "hcsz", "bsc", "cbcsz"])
+def test_a_clip_that_a_step_uses(order: str) -> None:
+    assert found(placed(order)) == []
+
+
+LOST = ("HD204", "HD510")
+
+
+@pytest.mark.parametrize(
+    ("order", "clear", "code"),
+    [
+        ("bzs", True, "HD204"),
+        ("bzs", False, "HD204"),
+        ("zbzbzbs", True, "HD510"),
+        ("zbzbzbcs", False, "HD510"),
+    ],
+)
+def test_gradients_that_are_cleared_too_early(order: str, clear: bool, code: str) -> None:
+    [finding] = found(placed(order, clear=clear), *LOST)
+    assert finding.code == code
+    assert finding.where.line == 1 + next(
+        at for at, line in enumerate(LINES) if "optimizer.zero_grad(set_to_none=clear)" in line
+    )
+    if code == "HD510":
+        assert finding.evidence["meant"] == 3
+
+
+@pytest.mark.parametrize("order", ["zbs", "bsz", "bbsz", "zbbs", "hsz", "bsbs"])
+def test_gradients_that_a_step_uses(order: str) -> None:
+    assert found(placed(order), *LOST) == []
+
+
+def projected() -> None:
+    """Gradients of two tasks are read, cleared and put together by hand."""
+    torch.manual_seed(0)
+    net = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    for _ in range(5):
+        out = net(torch.randn(8, 4)).square().mean(0)
+        kept = []
+        for part in out:
+            optimizer.zero_grad()
+            part.backward(retain_graph=True)
+            kept.append([p.grad.clone() for p in net.parameters()])
+        for p, one, two in zip(net.parameters(), *kept, strict=True):
+            p.grad.copy_(one + two)
+        optimizer.step()
+
+
+def sharpness_aware() -> None:
+    """The first gradient moves the weights, and is cleared before the second one."""
+    torch.manual_seed(0)
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    for _ in range(5):
+        x = torch.randn(8, 4)
+        moves = []
+        for at in range(2):
+            optimizer.zero_grad()
+            (net(x) - x[:, :1]).square().mean().backward()
+            with torch.no_grad():
+                for p in net.parameters():
+                    moves += [] if at else [0.05 * p.grad]
+                for p, move in zip(net.parameters(), moves, strict=True):
+                    p.add_(move, alpha=1 - 2 * at)
+        optimizer.step()
+
+
+def attacked() -> None:
+    """Inputs are moved along their gradient first; that of the weights is cleared."""
+    torch.manual_seed(0)
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    for _ in range(5):
+        x = torch.randn(8, 4, requires_grad=True)
+        net(x).square().mean().backward()
+        optimizer.zero_grad()
+        net((x + 0.1 * x.grad.sign()).detach()).square().mean().backward()
+        optimizer.step()
+
+
+def skipped_now_and_then() -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    for at in range(12):
+        optimizer.zero_grad()
+        net(torch.randn(8, 4)).square().mean().backward()
+        if at % 5 != 2:
+            optimizer.step()
+
+
+@pytest.mark.parametrize("work", [projected, sharpness_aware, attacked, skipped_now_and_then])
+def test_gradients_that_are_cleared_on_purpose(work: Callable[[], None]) -> None:
+    assert found(work, *LOST) == []
 
 
 def micro_batches() -> None:

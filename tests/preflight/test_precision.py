@@ -127,6 +127,47 @@ def under(region, *, forward_outside: bool = False) -> None:
         optimizer.step()
 
 
+class Product(torch.autograd.Function):
+    """A product that autocast does not reach, unless its inputs are cast before."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return torch.from_numpy(x.float().numpy() @ weight.float().numpy().T).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        gradient = gradient.to(x.dtype)
+        return gradient @ weight, gradient.t() @ x
+
+
+class CustomLinear(nn.Linear):
+    def forward(self, x):
+        if self.cast:
+            return Product.apply(x.bfloat16(), self.weight.bfloat16()) + self.bias.bfloat16()
+        return Product.apply(x, self.weight) + self.bias
+
+
+@pytest.mark.parametrize(("cast", "expected"), [(False, ["HD315"]), (True, [])])
+def test_autocast_above_custom_ops(cast: bool, expected: list[str]) -> None:
+    CustomLinear.cast = cast
+
+    def work():
+        torch.manual_seed(0)
+        model = nn.Sequential(CustomLinear(8, 32), nn.ReLU(), CustomLinear(32, 3))
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        for _ in range(4):
+            x = torch.randn(16, 8)
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = F.cross_entropy(model(x).float(), x[:, :3].argmax(1))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    assert codes(work) == expected
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_autocast_that_does_nothing():
     def outside():

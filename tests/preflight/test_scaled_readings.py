@@ -1,9 +1,13 @@
-"""Norms read while the scale is still in the gradients, and norms read as they should be."""
+"""Gradients between backward and step: norms read with the scale in them, and gradients that are
+cleared.
+"""
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +16,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
+from headway.core.findings import Finding
 from headway.preflight.observers.gradient_scaling import ScaledReadings
 from headway.preflight.runner import CheckResult, run_check
 
@@ -98,3 +103,34 @@ def test_norms_that_may_be_read(read: Reading) -> None:
 
 def test_without_a_scale_there_is_nothing_to_misread() -> None:
     assert not misread(train(added, enabled=False))
+
+
+def cleared(kind: str) -> list[Finding]:
+    """`zero_grad()` stands before the step, after it, or in a pass of its own."""
+
+    def work() -> None:
+        torch.manual_seed(0)
+        net = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for _ in range(5):
+            x = torch.randn(8, 4)
+            if kind == "own pass":
+                net(x).mean().backward()
+                net.zero_grad()
+            (net(x) - x[:, :1]).square().mean().backward()
+            if kind == "before":
+                optimizer.zero_grad(set_to_none=False)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    gc.collect()
+    done = run_check(work, max_steps=None)
+    assert done.error is None
+    return [item for item in done.report.findings if item.code == "HD204"]
+
+
+def test_gradients_that_are_cleared_before_the_step() -> None:
+    [finding] = cleared("before")
+    lines = Path(__file__).read_text().splitlines()
+    assert "set_to_none=False" in lines[(finding.where.line or 1) - 1]
+    assert cleared("after") == cleared("own pass") == []

@@ -19,6 +19,8 @@ from headway.preflight.runner import run_check
 def schedule_of(kind: str, optimizer: torch.optim.Optimizer) -> Any:
     if kind == "lambda":
         return LambdaLR(optimizer, lambda epoch: 0.7**epoch)
+    if kind == "slow":
+        return LambdaLR(optimizer, lambda epoch: 0.95**epoch)
     if kind == "sequence":
         parts = [ExponentialLR(optimizer, 0.9), CosineAnnealingLR(optimizer, 20)]
         return SequentialLR(optimizer, parts, milestones=[3])
@@ -41,7 +43,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, schedule: Any) -> 
         schedule.step()
 
 
-def found(file: Path, how: str, kind: str = "exponential") -> list[Finding]:
+def found(file: Path, how: str, kind: str = "exponential", code: str = "HD417") -> list[Finding]:
     gc.collect()
     before = begin(kind)
     train(*before)
@@ -68,7 +70,7 @@ def found(file: Path, how: str, kind: str = "exponential") -> list[Finding]:
     checked = run_check(work, max_steps=None)
     assert checked.error is None
     assert list(checked.report.notes) == []
-    return [item for item in checked.report.findings if item.code == "HD417"]
+    return [item for item in checked.report.findings if item.code == code]
 
 
 @pytest.mark.parametrize(
@@ -94,3 +96,9 @@ def test_a_schedule_that_stands_elsewhere(tmp_path: Path, how: str, words: str) 
 @pytest.mark.filterwarnings("ignore:The epoch parameter")
 def test_schedules_that_are_where_they_were(tmp_path: Path, how: str, kind: str) -> None:
     assert not found(tmp_path / "checkpoint.pt", how, kind)
+
+
+def test_a_schedule_that_begins_again_needs_no_large_jump(tmp_path: Path) -> None:
+    [finding] = found(tmp_path / "checkpoint.pt", "new", "slow", code="HD406")
+    assert "1.23 times the" in finding.message
+    assert found(tmp_path / "checkpoint.pt", "load", "slow", code="HD406") == []

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
+from support.observer_trainings import fit, net
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 from headway.preflight.runner import CheckResult, run_check
 
@@ -168,3 +171,21 @@ def test_dropout_that_is_off() -> None:
             return self.head(F.dropout(F.relu(self.hidden[0](x)), p=0.95, training=False))
 
     assert "HD909" not in codes(train(Model(nn.ModuleList)))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("original", [True, False])
+def test_flat_parameters_of_fsdp_are_trained(original: bool) -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+
+        def work() -> None:
+            cpu = torch.device("cpu")
+            model = FullyShardedDataParallel(net(), device_id=cpu, use_orig_params=original)
+            fit(model, torch.optim.Adam(model.parameters(), lr=1e-2))
+
+        checked = run_check(work, max_steps=None)
+        assert checked.error is None
+        assert codes(checked) == set()
+    finally:
+        dist.destroy_process_group()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -249,7 +250,8 @@ def split(train: slice, validation: slice, *, folds: int = 1) -> Callable[[], No
         x, y = torch.randn(160, 6), torch.randint(0, 2, (160,))
         for fold in range(folds):
             order = torch.arange(160).roll(40 * fold)
-            a, b = order[train], order[validation]
+            split_rows = order[train], order[validation]
+            a, b = split_rows
             net = nn.Linear(6, 2)
             optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
             for _ in range(3):
@@ -268,6 +270,8 @@ def split(train: slice, validation: slice, *, folds: int = 1) -> Callable[[], No
 def test_a_split_that_overlaps() -> None:
     [finding] = leaks(split(slice(0, 120), slice(100, 160)), steps=None)
     assert "20 of 60 validation rows" in finding.message
+    lines = Path(__file__).read_text().splitlines()
+    assert "split_rows = " in lines[(finding.where.line or 1) - 1]
 
 
 @pytest.mark.parametrize(

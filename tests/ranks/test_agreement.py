@@ -91,6 +91,7 @@ def test_two_ranks(kind: str, tmp_path: Path) -> None:
     ],
     ids=lambda wrap: next(iter(wrap)),
 )
+@pytest.mark.slow
 def test_ways_to_wrap(wrap: dict[str, Any], tmp_path: Path) -> None:
     faults = {5: (1, "backward"), 9: (0, "loss"), 12: (0, "backward")}
     plan = planted(2, "ddp", faults, tmp_path, wrap=wrap).but(steps=16)
@@ -133,6 +134,7 @@ def test_sharded_micro_batches(always: bool, tmp_path: Path) -> None:
     assert all(record.values["micro_batches"] == 2 for record in steps_of(plan.guard["run_dir"]))
 
 
+@pytest.mark.slow
 def test_the_model_inside_the_wrapper(tmp_path: Path) -> None:
     faults = {6: (1, "only the loss"), 9: (0, "backward")}
     plan = planted(2, "inner", faults, tmp_path)
@@ -140,6 +142,7 @@ def test_the_model_inside_the_wrapper(tmp_path: Path) -> None:
     assert_named(plan, 2)
 
 
+@pytest.mark.slow
 def test_a_hook_of_the_users_leaves_the_loss_to_tell(tmp_path: Path) -> None:
     plan = planted(2, "ddp", {6: (1, "loss"), 9: (1, "backward")}, tmp_path, wrap={"hook": halved})
     pairs = both(2, plan)
@@ -153,6 +156,7 @@ def test_a_hook_of_the_users_leaves_the_loss_to_tell(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("each", "steps"), [(spoil_a_gradient, [24, 27]), (clip_badly, [7])], ids=["spoilt", "clipped"]
 )
+@pytest.mark.slow
 def test_a_gradient_that_goes_bad_after_the_reduction(each: Any, steps: list[int]) -> None:
     """One rank's copy only: the others would go on with theirs."""
     plan = Plan(each=each)

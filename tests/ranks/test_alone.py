@@ -23,6 +23,7 @@ from headway import Snapshots
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.slow
 def test_a_rank_that_dies_is_missed(kind: str) -> None:
     results = run_ranks(train_until_lost, 3, Plan(kind=kind), 1, 7, timeout=20.0, lone=True)
     assert results[1] is None
@@ -33,6 +34,7 @@ def test_a_rank_that_dies_is_missed(kind: str) -> None:
         assert step == 7, "nobody went on alone"
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_is_missed_when_the_groups_time_is_up() -> None:
     results = run_ranks(train_until_lost, 2, Plan(), 1, 7, True, timeout=3.0, lone=True)
     assert results[1] is None
@@ -64,13 +66,14 @@ def test_a_guard_that_fails_takes_the_others_along(method: str, after: int) -> N
 def test_a_guard_that_fails_while_it_holds_back(tmp_path: Path) -> None:
     plan = Plan(steps=16, faults={6: (0, "loss"), 11: (1, "spike")})
     never = plan.but(guarded=False, faults={11: (1, "spike")}, without=frozenset({6}))
-    held = run_ranks(train_with_defect, 2, plan, 1, "brake.hold", 0)
+    held = run_ranks(train_with_defect, 2, plan, 1, "brake.skip", 0)
     expected = run_ranks(train, 2, never)
     assert_all_let_go(held)
     for one, other in zip(held, expected, strict=True):
         assert_same(other.state, one.state)
 
 
+@pytest.mark.slow
 def test_several_guards_fail_at_different_steps() -> None:
     assert_all_let_go(run_ranks(train_with_two_defects, 3, Plan(steps=16)))
 
@@ -91,6 +94,7 @@ def test_asked_to_leave_all_hear_it_at_the_same_step() -> None:
     assert results == [9, 9, 9]
 
 
+@pytest.mark.slow
 def test_a_poisoned_weight_on_one_rank_is_everybodys_business(tmp_path: Path) -> None:
     """One rank finds it; what is done about it, all do, at the same step."""
     plans = [
@@ -108,6 +112,7 @@ def test_a_poisoned_weight_on_one_rank_is_everybodys_business(tmp_path: Path) ->
             assert step == 10
 
 
+@pytest.mark.slow
 def test_ranks_that_train_for_themselves_keep_their_snapshots_apart(tmp_path: Path) -> None:
     guard = {"run_dir": tmp_path, "snapshots": Snapshots(every=4, disk_share=1.0)}
     plan = Plan(kind="local", guard=guard)

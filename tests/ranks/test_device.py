@@ -27,6 +27,7 @@ FAULTS = {24: (1, "loss"), 26: (0, "backward"), 27: (1, "spike"), 30: (0, "only 
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.slow
 def test_held_by_the_kernel_on_all_ranks(kind: str, tmp_path: Path) -> None:
     plan = Plan(kind=kind, steps=40, optimizer="fused", faults=FAULTS, guard={"run_dir": tmp_path})
     plan = plan.but(each=look_at_findings_on_one_rank)
@@ -61,6 +62,7 @@ def test_a_guard_that_fails_takes_the_others_along(method: str) -> None:
             assert weight.equal(outcome.whole[name])
 
 
+@pytest.mark.slow
 def test_several_guards_fail_within_the_lag() -> None:
     plan = Plan(steps=16, optimizer="fused")
     for outcome in run_ranks(as_on_a_device, 3, train_with_two_defects, plan):

@@ -43,6 +43,7 @@ def test_a_scaler_that_skips_skips_on_all_ranks(kind: str) -> None:
         assert set(extra) == {1}, "skipped or not, every step is agreed on once"
 
 
+@pytest.mark.slow
 def test_an_overflow_on_one_rank_only(tmp_path: Path) -> None:
     """Its scaler skips the step; the others, whose scalers see nothing, hold it back too."""
     plan = Plan(kind="local", steps=9, faults={5: (1, "backward")}, guard={"run_dir": tmp_path})
@@ -79,6 +80,7 @@ def test_optimizers_with_closures() -> None:
         assert_same(theirs.state, ours.state)
 
 
+@pytest.mark.slow
 def test_several_optimizers(tmp_path: Path) -> None:
     plan = Plan(steps=12, faults={4: (1, "backward"), 8: (0, "loss")}, guard={"run_dir": tmp_path})
     (*actions, whole), (*others, other) = run_ranks(train_two, 2, plan)
@@ -104,6 +106,7 @@ def test_models_of_their_own_are_not_followed(tmp_path: Path) -> None:
     assert not any("rank/loss" in record.columns for record in steps)
 
 
+@pytest.mark.slow
 def test_a_group_given_by_hand() -> None:
     plan = Plan(steps=12, faults={4: (1, "only the loss"), 8: (0, "backward")})
     one, other = run_ranks(train_with_group, 2, plan)
@@ -130,6 +133,7 @@ def test_uneven_inputs_switch_the_guard_off() -> None:
         assert all(bool(torch.isfinite(weight).all()) for weight in weights)
 
 
+@pytest.mark.slow
 def test_a_rank_without_gradients_takes_part(tmp_path: Path) -> None:
     plan = Plan(steps=16, faults={12: (0, "only the loss")}, guard={"run_dir": tmp_path})
     one, other = run_ranks(train_idly, 2, plan)
@@ -152,6 +156,7 @@ def test_flat_parameters(tmp_path: Path) -> None:
     assert found == pytest.approx(never[0][1], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_what_a_communication_hook_remembers_is_put_back(tmp_path: Path) -> None:
     """PowerSGD's error feedback: one bad step does not spoil all later ones."""
     bad = run_job(2, Job("powersgd", tmp_path / "bad", fault="nan"))
@@ -164,6 +169,7 @@ def test_what_a_communication_hook_remembers_is_put_back(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.slow
 def test_one_small_reduction_per_step_and_nothing_else(kind: str) -> None:
     plan = Plan(kind=kind, steps=24, faults={9: (1, "loss"), 15: (0, "backward")})
     plan = plan.but(guard={"policy": Policy(replay=False)})

@@ -97,6 +97,7 @@ def test_shards_add_up() -> None:
 
 @lightly
 @given(st.sets(st.integers(0, 299), min_size=1, max_size=2), st.integers(0, 9))
+@pytest.mark.slow
 def test_up_to_two_culprits_are_named_wherever_they_are(ranks: set[int], turn: int) -> None:
     rows = [row(LOSS=math.nan if at in ranks else 1.0, LOSSES=1) for at in range(300)]
     table = table_of(rows, turn)
@@ -151,6 +152,7 @@ def train(rank: int, bad: int | None, guarded: bool) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("bad", [None, 5])
+@pytest.mark.slow
 def test_a_windowed_table_skips_and_names_as_a_complete_one(bad: int | None) -> None:
     plain = run_ranks(train, 4, bad, False)
     guarded = run_ranks(train, 4, bad, True)
@@ -205,6 +207,7 @@ def test_a_healthy_run_opens_no_socket() -> None:
         assert found["sockets"] == [0, 0, 0, 0]
 
 
+@pytest.mark.slow
 def test_guards_share_one_group_that_a_bad_step_opens_and_the_last_closes() -> None:
     for found in run_ranks(count_side_channels, 2, True):
         none, first, both, closed = found["sockets"]

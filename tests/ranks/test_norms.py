@@ -17,6 +17,7 @@ SIZES = [2, pytest.param(4, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.slow
 def test_max_norm_clips_as_clip_grad_norm_does(size: int, tmp_path: Path) -> None:
     """Replicas to the last bit. Pieces to rounding: torch adds up tensor by tensor over the ranks,
     the guard rank by rank over its tensors."""
@@ -45,6 +46,7 @@ def test_max_norm_clips_as_clip_grad_norm_does(size: int, tmp_path: Path) -> Non
 
 @pytest.mark.skipif(not AVERAGES_SHARDS, reason="this torch adds up gradients over gloo")
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.slow
 def test_norms_are_those_of_the_whole_model(size: int, tmp_path: Path) -> None:
     """Sharded, replicated or both: the numbers are those of plain data parallelism."""
     plans = {
@@ -76,6 +78,7 @@ def told(run_dir: Path) -> dict[tuple[int, str, str], float]:
     return found
 
 
+@pytest.mark.slow
 def test_what_the_user_clips_by_is_recorded_for_each_rank(tmp_path: Path) -> None:
     plans = [
         Plan(kind=kind, steps=11, clip=0.2, guard={"run_dir": tmp_path / kind})

@@ -9,6 +9,7 @@ from support.rank_processes import run_ranks
 
 
 @pytest.mark.parametrize("where", [pytest.param("forward", marks=pytest.mark.slow), "backward"])
+@pytest.mark.slow
 def test_one_rank_splits_and_all_have_the_same_weights(where: str) -> None:
     whole = run_ranks(train, 2, "split", "", False)
     split = run_ranks(train, 2, "split", where, False)

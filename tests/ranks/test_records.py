@@ -36,6 +36,7 @@ def test_the_first_rank_writes_down_what_all_measured(tmp_path: Path) -> None:
     assert not any("rank/loss" in record.columns for record in records(tmp_path, 1).values())
 
 
+@pytest.mark.slow
 def test_the_numbers_of_a_step_are_the_same_on_all_ranks(tmp_path: Path) -> None:
     run_ranks(train, 2, Plan(kind="fsdp", steps=12, clip=0.5, guard={"run_dir": tmp_path}))
     first, second = records(tmp_path, 0), records(tmp_path, 1)
@@ -45,6 +46,7 @@ def test_the_numbers_of_a_step_are_the_same_on_all_ranks(tmp_path: Path) -> None
         assert record.columns.get("param/grad_norm") == second[step].columns.get("param/grad_norm")
 
 
+@pytest.mark.slow
 def test_weights_that_should_be_equal_are_compared(tmp_path: Path) -> None:
     plan = Plan(steps=102, each=nudge_a_weight, guard={"run_dir": tmp_path})
     run_ranks(train, 2, plan)
@@ -55,6 +57,7 @@ def test_weights_that_should_be_equal_are_compared(tmp_path: Path) -> None:
     assert "rank/weights_hash" not in told[50].columns
 
 
+@pytest.mark.slow
 def test_pieces_of_weights_are_not_compared(tmp_path: Path) -> None:
     run_ranks(train, 2, Plan(kind="fsdp", steps=3, guard={"run_dir": tmp_path}))
     assert "rank/weights_hash" not in records(tmp_path)[0].columns
@@ -66,6 +69,7 @@ def test_ranks_that_read_the_same_data_show(tmp_path: Path) -> None:
     assert one == other
 
 
+@pytest.mark.slow
 def test_segments_are_agreed_on(tmp_path: Path) -> None:
     """One rank's file was lost or is longer: all write the same, new segment."""
     run_ranks(train, 2, Plan(steps=3, guard={"run_dir": tmp_path}))
@@ -76,6 +80,7 @@ def test_segments_are_agreed_on(tmp_path: Path) -> None:
     assert {record.segment for record in records(tmp_path, 1).values()} == {1}
 
 
+@pytest.mark.slow
 def test_a_post_mortem_counts_every_step_once(tmp_path: Path) -> None:
     outcome = run_ranks(
         train, 2, Plan(steps=30, faults={25: (1, "loss")}, guard={"run_dir": tmp_path})

@@ -67,6 +67,7 @@ def assert_carried(outcomes: Sequence[Outcome], rank: int = 1) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp", pytest.param("by hand", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_the_rank_the_line_and_the_sample(kind: str) -> None:
     plain, clipped, spiked = ran(2, [Plan(kind), Plan(kind, clip=1.0), Plan(kind, **SPIKE)])
     assert_named(plain)
@@ -74,6 +75,7 @@ def test_the_rank_the_line_and_the_sample(kind: str) -> None:
     assert_carried(spiked)
 
 
+@pytest.mark.slow
 def test_ways_to_wrap_and_to_accumulate() -> None:
     plans = [
         Plan(wrap={"static_graph": True}),
@@ -88,6 +90,7 @@ def test_ways_to_wrap_and_to_accumulate() -> None:
         assert_named(outcomes)
 
 
+@pytest.mark.slow
 def test_two_guilty_ranks() -> None:
     """One speaks for both; leaving out samples is tried on both."""
     [outcomes] = ran(2, [Plan(bad=((7, 0, 2), (7, 1, 3)))])
@@ -109,6 +112,7 @@ KINDS = ("ddp", "fsdp", "by hand")
         *[pytest.param(kind, TRAPS, marks=pytest.mark.slow) for kind in KINDS],
     ],
 )
+@pytest.mark.slow
 def test_a_rank_that_raises_holds_nobody_up(kind: str, traps: Sequence[Any]) -> None:
     """Neither in the first pass, after which nothing is known, nor in a trial."""
     plans = [Plan(kind, steps=9, trap=trap) for trap in traps]
@@ -127,6 +131,7 @@ def test_a_rank_that_raises_holds_nobody_up(kind: str, traps: Sequence[Any]) -> 
             ]
 
 
+@pytest.mark.slow
 def test_a_rank_that_cannot_run_it_again() -> None:
     """Then none does."""
     plans = [
@@ -172,6 +177,7 @@ def test_a_rank_that_dies_meanwhile() -> None:
     assert told == ["RankLost", None]
 
 
+@pytest.mark.slow
 def test_the_run_directory_tells_it_once(tmp_path: Path) -> None:
     run = tmp_path / "run"
     ran(2, [Plan(run_dir=run)])

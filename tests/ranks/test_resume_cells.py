@@ -32,6 +32,7 @@ def ends_as_expected(cell: Cell, references: References, tmp_path: Path) -> None
     assert outcome.partition(":")[0] == cell.expected, outcome
 
 
+@pytest.mark.slow
 def test_ranks_whose_directories_differ_refuse_alike(
     references: References, tmp_path: Path
 ) -> None:

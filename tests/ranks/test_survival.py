@@ -46,6 +46,7 @@ def rungs(outcome: Outcome) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_weight_poisoned_on_one_rank_rolls_all_of_them_back(kind: str, size: int) -> None:
     plan = Plan(kind=kind, each=poison_later, guard={"snapshots": Snapshots(every=4)})
     outcomes = run_ranks(train, size, plan)

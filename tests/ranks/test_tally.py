@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import lightly
 
+from headway.guard.measure.step_record import StepRecordBuilder
 from headway.guard.ranks import rank_table
 from headway.guard.ranks.rank_table import CALLS, MISSING, UNKNOWN, RankField, RankTable
 
@@ -101,3 +105,19 @@ def test_large_and_odd_batches() -> None:
     for batch in (big, big.view(512, 512).t(), big > 5, torch.randn(3).to_sparse(), big.double()):
         assert rank_table.checksum_batches([batch], here) is not None
     assert rank_table.checksum_batches([big], here) != rank_table.checksum_batches([big + 1], here)
+
+
+@pytest.mark.parametrize(
+    ("begin_equal", "first", "compared"),
+    [(None, (5.0, 5.0), True), (None, (5.0, 6.0), False), (True, (5.0, 6.0), True)],
+)
+def test_without_a_wrapper_what_begins_different_is_a_shard(
+    begin_equal: bool | None, first: tuple[float, float], compared: bool
+) -> None:
+    ranks: Any = SimpleNamespace(rank=0, size=2, begin_equal=begin_equal)
+    context: Any = SimpleNamespace(sampled=True)
+    for checksums in (first, (7.0, 8.0)):
+        builder = StepRecordBuilder(0)
+        tally = table_of(*(row(WEIGHTS=value) for value in checksums))
+        builder.add_ranks(tally, context, ranks, bad=False)
+        assert ("rank/weights_hash" in builder.columns) == compared

@@ -46,6 +46,7 @@ def test_replicas_are_left_as_they_are(size: int) -> None:
     compare(size, VARIANTS[size])
 
 
+@pytest.mark.slow
 def test_shards_are_left_as_they_are() -> None:
     plans = dict(SHARDED)
     if not CLIPS_BY_WHOLE_NORM:  # the guard does, so that the last digits differ

@@ -41,6 +41,14 @@ class Samples(Dataset[Any]):
         return sample(index)
 
 
+class PlainSamples(Samples):
+    """Without augmentation."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        x = torch.linspace(0, 1 + index / SAMPLES, 6)
+        return x, x.sum(0, keepdim=True)
+
+
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         return (sample(index) for index in range(SAMPLES))
@@ -84,6 +92,13 @@ def loader_of(kind: str) -> Iterable[Any]:
         return DataLoader(Stream(), SIZE)
     if kind == "stateful":
         return Stateful()
+    if kind.startswith("torchdata"):
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        if kind == "torchdata":
+            return StatefulDataLoader(data, SIZE, shuffle=True)
+        # It does not store the random numbers of its workers.
+        return StatefulDataLoader(PlainSamples(), SIZE, shuffle=True, num_workers=2)
     raise ValueError(kind)
 
 

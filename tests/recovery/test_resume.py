@@ -21,6 +21,7 @@ from headway.errors import UsageError
 
 SCRIPT = Path(__file__).parent / "interrupted.py"
 LOADERS = ["shuffled", "workers", "generator", "sampler", "stream", "stateful"]
+TORCHDATA = ["torchdata", "torchdata-workers"]
 
 
 def start(run_dir: Path, result: Path, *options: str) -> subprocess.Popen[str]:
@@ -52,11 +53,13 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=pytest.mark.slow) for kind in LOADERS],
+    [pytest.param(kind, marks=pytest.mark.slow) for kind in (*LOADERS, *TORCHDATA)],
 )
 def test_a_run_killed_twice_ends_as_one_that_never_was(
     kind: str, undisturbed: Any, tmp_path: Path
 ) -> None:
+    if kind in TORCHDATA:
+        pytest.importorskip("torchdata")
     run, result = tmp_path / "run", tmp_path / "result.pt"
     for at in ("17", "33"):
         code, _, err = finish(run, result, "--loader", kind, "--die-at", at)
@@ -65,6 +68,7 @@ def test_a_run_killed_twice_ends_as_one_that_never_was(
     assert code == 0, err
     # Killed while a snapshot may still have been on its way to the disk.
     assert int(out.split()[1]) in (20, 25, 30)
+    assert ("worker processes are not part of its state" in err) == (kind == "torchdata-workers")
     assert_same(undisturbed(kind), torch.load(result, weights_only=False))
 
 
@@ -149,6 +153,7 @@ def train(model: Any, optimizer: Any, guard: Guard, steps: int = 12) -> None:
         optimizer.zero_grad()
 
 
+@pytest.mark.slow
 def test_a_guard_that_nobody_closed_stops_listening_when_it_goes(tmp_path: Path) -> None:
     gc.collect()
     listening = signal.getsignal(signal.SIGTERM)

@@ -218,6 +218,7 @@ def test_a_disk_that_fails_costs_the_snapshots_and_nothing_else(
     assert complete_snapshots(tmp_path / "snapshots")[0] == (2, 10)
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
     """No file may grow beyond 8 KiB: torch's own writer meets the limit inside a tensor."""
     script = textwrap.dedent(

@@ -164,7 +164,7 @@ def test_the_metadata_says_what_a_stranger_looks_for(wheel: Path) -> None:
         assert re.search(rf"^{re.escape(line)}$", text, flags=re.M), line
     needed = re.findall(r"^Requires-Dist: ([\w-]+)(?!.*extra ==)", text, flags=re.M)
     assert "torch" not in needed
-    assert sorted(needed) == ["click", "numpy", "rich", "tomli"]
+    assert sorted(needed) == ["click", "numpy", "psutil", "rich", "tomli"]
 
 
 def test_the_sdist_gives_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import headway
+from headway.cli.main import COMMANDS
+from headway.cli.options import FORMATS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -93,3 +98,71 @@ def test_no_fragment_of_news_is_of_an_unknown_kind() -> None:
         if path.name != "README.md":
             assert path.name.split(".")[-2] in known, path.name
             assert path.read_text(encoding="utf-8").strip(), path.name
+
+
+# What other programs read: pre-commit and GitHub.
+
+
+def test_the_hooks_are_what_pre_commit_accepts() -> None:
+    clientlib = pytest.importorskip("pre_commit.clientlib")
+    hooks = clientlib.load_manifest(str(ROOT / ".pre-commit-hooks.yaml"))
+    assert [hook["id"] for hook in hooks] == ["headway-scan", "headway-check"]
+    for hook in hooks:
+        tool, command = hook["entry"].split()
+        assert tool == "headway"
+        assert command in COMMANDS
+    [scan] = [hook for hook in hooks if hook["id"] == "headway-scan"]
+    assert re.search(scan["files"], "runs/model.safetensors")
+    assert not re.search(scan["files"], "train.py")
+
+
+def read_action() -> dict[str, Any]:
+    yaml = pytest.importorskip("yaml")
+    return dict(yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8")))
+
+
+def test_the_action_is_a_composite_action() -> None:
+    action = read_action()
+    assert action["name"]
+    assert action["description"]
+    assert action["runs"]["using"] == "composite"
+    used = set()
+    for step in action["runs"]["steps"]:
+        assert step["shell"] == "bash", "every step that runs something names its shell"
+        assert "${{" not in step["run"], "an input must not become text of a script"
+        values = [*step.get("env", {}).values(), "${{ " + step.get("if", "") + " }}"]
+        used |= {name for value in values for name in re.findall(r"inputs\.([\w-]+)", value)}
+    assert used == action["inputs"].keys()
+    assert all("default" in item or item["required"] for item in action["inputs"].values())
+    assert action["inputs"]["format"]["default"] in FORMATS
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize(("fail_on", "status"), [("", 1), ("never", 0)])
+def test_the_action_runs_headway(tmp_path: Path, fail_on: str, status: int) -> None:
+    action = read_action()
+    given = {"target": "loss.csv", "command": "diagnose", "fail-on": fail_on, "output": "out.txt"}
+    given["arguments"] = "--select HD101 --verbose"
+    step = action["runs"]["steps"][1]
+    inputs = {name: item.get("default", "") for name, item in action["inputs"].items()} | given
+    variables = {
+        name: re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda found: inputs[found[1]], value)
+        for name, value in step["env"].items()
+    }
+    tool = tmp_path / "bin" / "headway"
+    tool.parent.mkdir()
+    tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m headway "$@"\n')
+    tool.chmod(0o755)
+    rows = "".join(f"{step},{2 - step / 100}\n" for step in range(60))
+    (tmp_path / "loss.csv").write_text("step,loss\n" + rows + "60,nan\n61,nan\n")
+    done = subprocess.run(
+        ["bash", "-e", "-c", step["run"]],
+        cwd=tmp_path,
+        env={**os.environ, **variables, "PATH": f"{tool.parent}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == status, done.stderr
+    assert "title=HD101 nonfinite-loss::" in done.stdout
+    assert (tmp_path / "out.txt").read_text() == done.stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from support import warm_python
 from support.json_schema import KNOWN, keywords, misfits
 from support.literate_cases import read_records
 
@@ -49,10 +49,8 @@ def told(*args: object) -> Any:
 
 def shell(folder: Path, *args: str) -> tuple[int, Any]:
     """The same as a process of its own: it runs somebody's script."""
-    done = subprocess.run(
+    done = warm_python.run(
         [sys.executable, "-m", "headway", *args, "--format", "json"],
-        capture_output=True,
-        text=True,
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         timeout=240,
@@ -76,7 +74,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("loop")
     (folder / "own.py").write_text(OWN_LOOP)
     (folder / "train.py").write_text(UNCHANGED)
-    subprocess.run(
+    warm_python.run(
         [sys.executable, "own.py"],
         check=True,
         cwd=folder,
@@ -126,6 +124,7 @@ def test_env() -> None:
     assert misfits(told("env"), "env") == []
 
 
+@pytest.mark.slow
 def test_check_and_run(kept: Path) -> None:
     code, report = shell(kept, "check", "train.py", "--max-steps", "10")
     assert (code, report["command"]) == (1, "check")
@@ -137,6 +136,7 @@ def test_check_and_run(kept: Path) -> None:
     assert report["actions"][0]["action"] == "skip"
 
 
+@pytest.mark.slow
 def test_replay(kept: Path) -> None:
     code, content = shell(kept, "replay", "kept/incidents/1-step7")
     assert (code, content["verdict"]) == (1, "reproduces")

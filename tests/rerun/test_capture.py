@@ -99,6 +99,7 @@ def test_off_keeps_the_data_off_the_disk(written: Any) -> None:
     assert "private: capture is off" in (folder / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_guilty_rows_keep_no_others(written: Any) -> None:
     folder, content = written("guilty-rows")
     assert told_names(content) == {GUILTY}

@@ -203,6 +203,7 @@ batch = {
 
 
 @pytest.mark.parametrize("seed", ["0", "1", "random"])
+@pytest.mark.slow
 def test_the_same_in_another_process(seed: str) -> None:
     """Whatever the seed of Python's own hashes, on which the order of a set depends."""
     space: dict[str, Any] = {}

@@ -89,6 +89,7 @@ def run(guard: Guard, model: torch.nn.Module, optimizer: Any, loader: Any) -> No
 
 
 @pytest.mark.parametrize("kind", ["AdamW", "SGD", "RMSprop"])
+@pytest.mark.slow
 def test_the_state_is_in_place_and_nothing_moves(demand: Any, kind: str) -> None:
     then = make_net(seed=3)
     then.norm.running_mean.fill_(4.0)
@@ -157,6 +158,7 @@ LOOPS = [plain_loop, accumulating, with_closure, through_a_generator]
     "loop", [plain_loop, *(pytest.param(loop, marks=pytest.mark.slow) for loop in LOOPS[1:])]
 )
 @pytest.mark.parametrize("capture", ["batch", "guilty-rows"])
+@pytest.mark.slow
 def test_what_a_guard_has_written_is_found_again(
     tmp_path: Path, loop: Callable[..., None], capture: str
 ) -> None:
@@ -217,6 +219,7 @@ class Numbered(torch.utils.data.Dataset[Any]):
 # Incidents of any kind.
 
 
+@pytest.mark.slow
 def test_it_reproduces(demand: Any) -> None:
     then = make_net()
     found = demand(batches=[bad_batch()], state=model_state(then))
@@ -227,6 +230,7 @@ def test_it_reproduces(demand: Any) -> None:
     assert found[0].said == "the loss is NaN"
 
 
+@pytest.mark.slow
 def test_a_bad_gradient_behind_a_good_loss(demand: Any) -> None:
     found = demand(batches=[torch.tensor([0.0, 4.0])], state=None)
     model = torch.nn.Linear(1, 1, bias=False)
@@ -256,6 +260,7 @@ def test_random_numbers_are_those_of_the_step(demand: Any) -> None:
     assert found[0].outcome.complete
 
 
+@pytest.mark.slow
 def test_accumulation(demand: Any) -> None:
     found = demand(batches=[*batches(3), bad_batch()], state=None)
     model = make_net()
@@ -292,6 +297,7 @@ def test_losses_and_gradients_are_unscaled(demand: Any) -> None:
     assert_same(dict(model.named_parameters()), dict(plain.named_parameters()))
 
 
+@pytest.mark.slow
 def test_closures(demand: Any) -> None:
     found = demand(batches=[bad_batch()], state=None)
     model = make_net()
@@ -319,6 +325,7 @@ class Named:
     y: Tensor
 
 
+@pytest.mark.slow
 def test_batches_are_of_the_loaders_class(demand: Any) -> None:
     demand(batches=[Named(*bad_batch())], state=None)
     model = make_net()
@@ -334,6 +341,7 @@ def test_batches_are_of_the_loaders_class(demand: Any) -> None:
 
 
 @pytest.mark.parametrize(("limit", "reproduces"), [(1e-3, True), (1e6, False), (None, None)])
+@pytest.mark.slow
 def test_a_spike_is_judged_by_its_limit(demand: Any, limit: float, reproduces: bool) -> None:
     told = replace(TOLD, symptom="spike")
     found = demand(told, batches=batches(1), state=model_state(make_net()), limit=limit)
@@ -344,6 +352,7 @@ def test_a_spike_is_judged_by_its_limit(demand: Any, limit: float, reproduces: b
 
 
 @pytest.mark.parametrize(("guilt", "reproduces"), [("together", None), ("batch", False)])
+@pytest.mark.slow
 def test_without_weights_a_cure_is_no_proof(
     demand: Any, guilt: Any, reproduces: bool | None
 ) -> None:
@@ -370,6 +379,7 @@ def test_a_loop_that_comes_again_hears_the_same(demand: Any) -> None:
     assert found == [seen]
 
 
+@pytest.mark.slow
 def test_nothing_is_written_into_the_run(demand: Any, tmp_path: Path) -> None:
     found = demand(batches=batches(1), state=None)
     run_dir = tmp_path / "run"
@@ -384,6 +394,7 @@ def test_nothing_is_written_into_the_run(demand: Any, tmp_path: Path) -> None:
     assert guard.run_dir is not None, "the script may ask for it all the same"
 
 
+@pytest.mark.slow
 def test_a_guard_in_a_with_block(demand: Any) -> None:
     found = demand(batches=[bad_batch()], state=None)
     model = make_net()
@@ -395,6 +406,7 @@ def test_a_guard_in_a_with_block(demand: Any) -> None:
     assert found[0].reproduces
 
 
+@pytest.mark.slow
 def test_a_function_in_a_test_of_the_users_own(tmp_path: Path) -> None:
     def build() -> tuple[nn.Module, Any]:
         return make_net(), squared_error

@@ -91,6 +91,7 @@ def test_a_killed_run_leaves_whole_incidents_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="limits are set the POSIX way")
+@pytest.mark.slow
 def test_a_full_disk_costs_the_incident_only(tmp_path: Path) -> None:
     """No file may grow beyond 300 kB: records can be written, weights and batch cannot."""
     done = start(tmp_path, "run", 300_000, 4)
@@ -102,6 +103,7 @@ def test_a_full_disk_costs_the_incident_only(tmp_path: Path) -> None:
     assert '"incident"' in (tmp_path / "run" / "events.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_made_costs_the_incident_only(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "incidents").write_text("in the way")
@@ -112,6 +114,7 @@ def test_a_folder_that_cannot_be_made_costs_the_incident_only(tmp_path: Path) ->
     assert err.count("cannot write the incident") == 1
 
 
+@pytest.mark.slow
 def test_what_killed_writers_left_is_swept_away(tmp_path: Path) -> None:
     home = tmp_path / "run" / "incidents"
     for name, age in ((".new-old", 7200.0), (".new-young", 0.0)):

@@ -276,6 +276,7 @@ def test_what_is_read_back_from_the_run_directory_is_the_same(tmp_path: Path) ->
     assert [path.name for path in (tmp_path / "incidents").iterdir()] == [f"1-step{BAD}"]
 
 
+@pytest.mark.slow
 def test_the_random_numbers_of_the_step_come_again() -> None:
     """One draw in twenty is bad: another draw would make it look transient."""
     run = start()

@@ -496,6 +496,7 @@ def by_hand(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
 
 @pytest.mark.parametrize("idle", [False, True])
 @pytest.mark.parametrize("bad", [-1, BAD])
+@pytest.mark.slow
 def test_batches_drawn_by_hand_from_a_loader_are_given_again(bad: int, idle: bool) -> None:
     """`idle`: a second optimizer never steps, so a step is over only when the next one begins."""
     runs = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -107,3 +108,26 @@ def test_a_series_of_nothing_is_empty() -> None:
 def test_one_bucket_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 2 buckets"):
         Downsampler(1)
+
+
+@thoroughly
+@given(values, st.integers(min_value=1, max_value=9), st.integers(min_value=1, max_value=20))
+def test_the_means_are_those_of_the_finite_values(y: list[float], at_once: int, most: int) -> None:
+    series = Downsampler(4)
+    for begin in range(0, len(y), at_once):
+        part = y[begin : begin + at_once]
+        series.extend(np.arange(begin, begin + len(part)), np.asarray(part))
+    x, means = series.means(most)
+    assert len(x) <= most
+    if series.width == 1:
+        assert not len(x)  # every point is drawn as it is
+        return
+    width = series.width
+    while len({at // width for at, value in enumerate(y) if math.isfinite(value)}) > most:
+        width *= 2
+    for middle, found in zip(x.tolist(), means.tolist(), strict=True):
+        first = middle - width // 2
+        inside = [value for value in y[first : first + width] if math.isfinite(value)]
+        size = max(map(abs, inside))
+        mean = math.fsum(value / len(inside) for value in inside)
+        assert found == pytest.approx(mean, rel=1e-9, abs=size * 1e-9)

@@ -5,18 +5,21 @@ Scripts run in a fork of a process that has torch already: what takes longest is
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import gc
 import io
 import json
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +34,13 @@ HALVES = {
     "tuned": "manifest.tuned.toml",
     "held-out": "manifest.heldout.toml",
     "blind": "manifest.blind.toml",
+    "public": "manifest.public.toml",
 }
-"""The corpus proper is in two halves; `blind` is another set, see `benchmarks/corpus.py`."""
+"""The corpus proper is in two halves; `blind` and `public` are other sets, see
+`benchmarks/corpus.py`."""
 LIMIT_S = 240
+FIXED = "#fixed"
+"""Ends the name of an entry that is the fixed version of a script."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,14 @@ class Entry:
     ranks: int
     half: str
     folder: Path = CORPUS
+    other_lines: tuple[str, ...] = ()
+    """Lines that are as right as `line`: the other half of a pair that does not fit together."""
+    fix: tuple[tuple[str, str], ...] = ()
+    """Texts of the script and what replaces them: this entry is the fixed version of `file`."""
+    novel: bool = False
+    """Of a mechanism that headway had not been worked on for before its first run."""
+    source: str = ""
+    mechanism: str = ""
 
     @property
     def healthy(self) -> bool:
@@ -58,16 +73,41 @@ class Entry:
 
     @property
     def path(self) -> Path:
-        return self.folder / self.file
+        script = self.folder / self.file.removesuffix(FIXED)
+        if not self.fix:
+            return script
+        text = script.read_text(encoding="utf-8")
+        for old, new in self.fix:
+            assert text.count(old) == 1, f"{self.file}: {old!r} is there {text.count(old)} times"
+            text = text.replace(old, new)
+        fixed = Path(_fixed_folder()) / script.name
+        fixed.write_text(text, encoding="utf-8")
+        return fixed
 
     def line_number(self) -> int | None:
         """Of the line to be named, where there is one."""
-        if self.line is None:
-            return None
+        return None if self.line is None else self._at(self.line)
+
+    def line_numbers(self) -> set[int]:
+        """Of all lines that are right."""
+        named = () if self.line is None else (self.line, *self.other_lines)
+        return {self._at(text) for text in named}
+
+    def _at(self, wanted: str) -> int:
         lines = self.path.read_text(encoding="utf-8").splitlines()
-        at = [number for number, text in enumerate(lines, 1) if self.line in text]
-        assert len(at) == 1, f"{self.file}: {self.line!r} is on lines {at}"
+        at = [number for number, text in enumerate(lines, 1) if wanted in text]
+        assert len(at) == 1, f"{self.file}: {wanted!r} is on lines {at}"
         return at[0]
+
+
+@functools.cache
+def _fixed_folder() -> str:
+    """Where fixed versions are written; gone when this process ends."""
+    folder = tempfile.mkdtemp(prefix="headway-fixed-")
+    owner = os.getpid()
+    # Forks inherit the exit handler; only the process that made the folder removes it.
+    atexit.register(lambda: shutil.rmtree(folder) if os.getpid() == owner else None)
+    return folder
 
 
 @dataclass(frozen=True)
@@ -100,7 +140,14 @@ def entries(folder: Path = CORPUS) -> list[Entry]:
         if not (folder / name).is_file():
             continue
         data = tomllib.loads((folder / name).read_text(encoding="utf-8"))
-        found += [_entry(item, half, folder) for item in data["script"]]
+        for item in data["script"]:
+            entry = _entry(item, half, folder)
+            found.append(entry)
+            if "fix" in item:
+                fix = tuple((old, new) for old, new in item["fix"])
+                found.append(
+                    replace(entry, file=entry.file + FIXED, codes=(), also=(), line=None, fix=fix)
+                )
     return found
 
 
@@ -117,6 +164,10 @@ def _entry(item: dict[str, Any], half: str, folder: Path) -> Entry:
         ranks=item.get("ranks", 1),
         half=half,
         folder=folder,
+        other_lines=tuple(item.get("other_lines", ())),
+        novel=item.get("novel", False),
+        source=item.get("source", ""),
+        mechanism=item.get("mechanism", ""),
     )
 
 
@@ -142,13 +193,13 @@ def judge(entry: Entry, seed: int, told: str, seconds: float) -> Mark:
     exact = [item for item in loud if item["code"] in entry.codes]
     causes = [cause["code"] for cause in report["causes"]]
     first = next((code for code in causes if any(i["code"] == code for i in loud)), None)
-    line = entry.line_number()
+    lines = entry.line_numbers()
     return Mark(
         entry=entry,
         seed=seed,
         detected=bool(fitting),
         right=first in entry.codes,
-        line=None if line is None else any(item["where"]["line"] == line for item in exact),
+        line=any(item["where"]["line"] in lines for item in exact) if lines else None,
         step=min((i["step"] for i in fitting if i["step"] is not None), default=None),
         first=first,
         found=tuple(dict.fromkeys(item["code"] for item in loud)),

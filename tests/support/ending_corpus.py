@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support import warm_python
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -58,14 +60,11 @@ def ending_scripts() -> list[EndingScript]:
 def run_script(entry: EndingScript, *, timeout: float = 300) -> dict[str, list[str]]:
     """What is wrong with the answer: `code` and `line`, each a list of problems."""
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
+        done = warm_python.run(
             [
                 *(sys.executable, "-m", "headway", "run", "--format", "json"),
                 *("--out", f"{folder}/run", str(entry.path)),
             ],
-            capture_output=True,
-            text=True,
-            check=False,
             cwd=folder,
             timeout=timeout,
         )

@@ -32,8 +32,8 @@ from headway.guard.ranks.rank_vote import StepVote
 from headway.guard.recorder import Recorder
 from headway.guard.step_machine import StepMachine
 from headway.guard.step_outcomes import StepOutcomes
-from headway.torch_adapters.optimizer_adapter import HostBrake
 from headway.torch_adapters.process_groups import rank_group
+from headway.torch_adapters.step_skipping import HostBrake
 from support.trainings import batches
 
 

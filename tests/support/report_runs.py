@@ -130,6 +130,24 @@ def sick_run(folder: Path) -> Report:
     return headway.diagnose(write(folder, sick_records()))
 
 
+def spiked_run(folder: Path) -> Report:
+    """Four thousand steps at two speeds with a cosine rate; one value of the loss is a spike."""
+    signals = ("loss", "lr", "step_time_s", "samples_per_s", "param/grad_norm")
+    stream: list[Record] = [_header(LAYERS, signals, {})]
+    for step in range(4000):
+        values = {
+            "loss": 400.0 if step == 1500 else 2 / (1 + step / 400) + 0.1 * math.sin(step * 1.7),
+            "lr": 1.5e-4 * (1 + math.cos(math.pi * step / 4000)),
+            "step_time_s": 0.5 if step < 2000 else 1.0,
+            "samples_per_s": 64.0 if step < 2000 else 32.0,
+        }
+        columns = {}
+        if step % 10 == 0:
+            columns["param/grad_norm"] = Column([0.01 * (at + 1) for at in range(len(LAYERS))])
+        stream.append(StepRecord(0, step + 1, step, values, columns))
+    return headway.diagnose(write(folder, stream))
+
+
 def well_run(folder: Path) -> Report:
     """A healthy run of two signals."""
     stream: list[Record] = [_header((), ("loss", "grad_norm"), {})]

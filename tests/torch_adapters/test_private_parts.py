@@ -24,6 +24,10 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -103,6 +107,82 @@ def _version_counts(module: Any) -> None:
 def _version_missing(module: Any) -> None:
     x = torch.zeros(2)
     assert module.tensor_version(x) != module.tensor_version(x)
+
+
+def _count_skipped(module: Any) -> tuple[int, Any]:
+    """Calls of the function behind a skipped step, and the weight after it."""
+    weight, calls = nn.Parameter(torch.ones(2)), []
+
+    class Counts(torch.optim.Optimizer):
+        def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+            calls.append(1)
+            weight.data.sub_(1)
+
+    optimizer = Counts([weight], {})
+    brake = module.HostBrake(optimizer)
+    optimizer.register_step_pre_hook(lambda *_: brake.skip())
+    optimizer.register_step_post_hook(lambda *_: brake.release())
+    weight.grad = torch.ones(2)
+    optimizer.step()
+    return len(calls), weight
+
+
+def _wrapper_calls(module: Any) -> int:
+    """Calls of a hook for all optimizers, around a wrapper that is no `Optimizer`."""
+    inner = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
+    wrapper = SimpleNamespace(step=lambda: None, param_groups=inner.param_groups)
+    calls: list[Any] = []
+    handles = [
+        register_optimizer_step_pre_hook(lambda item, *_: calls.append(item)),
+        register_optimizer_step_post_hook(lambda item, *_: calls.append(item)),
+    ]
+    remove = module.add_step_hooks(wrapper, lambda *_: None, lambda *_: None)
+    wrapper.step()
+    for handle in handles:
+        handle.remove()
+    remove()
+    return sum(item is wrapper for item in calls)
+
+
+def _both_hooks_are_called(module: Any) -> None:
+    assert _wrapper_calls(module) == 2
+
+
+@case(
+    "torch.optim.optimizer._global_optimizer_pre_hooks",
+    "step_skipping",
+    present=_both_hooks_are_called,
+)
+@case(
+    "torch.optim.optimizer._global_optimizer_post_hooks",
+    "step_skipping",
+    present=_both_hooks_are_called,
+)
+def _one_hook_is_called(module: Any) -> None:
+    assert _wrapper_calls(module) == 1
+
+
+def _step_is_not_called(module: Any) -> None:
+    calls, weight = _count_skipped(module)
+    assert (calls, weight.tolist()) == (0, [1.0, 1.0])
+
+
+@case("torch.optim.Optimizer.profile_hook_step", "step_skipping", present=_step_is_not_called)
+def _step_is_undone(module: Any) -> None:
+    calls, weight = _count_skipped(module)
+    assert (calls, weight.tolist()) == (1, [1.0, 1.0])
+
+
+def _runs_as_it_is(module: Any) -> None:
+    assert module.keep_uncompiled(lambda a, b: a + b)(1, b=2) == 3
+
+
+@case(
+    "torch._C._dynamo.eval_frame.get_eval_frame_callback", "runtime_state", present=_runs_as_it_is
+)
+@case("torch._C._dynamo.eval_frame.set_code_exec_strategy", "runtime_state", present=_runs_as_it_is)
+def _runs_as_it_is_without(module: Any) -> None:
+    _runs_as_it_is(module)
 
 
 def _base_is_found(module: Any) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from support.report_runs import sick_records, write
 from support.serving import PATIENCE, Served, serving
+
+from headway.cli.main import cli
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -37,7 +41,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def test_without_the_token_there_is_nothing(served: Served) -> None:
-    for target in ("/", "/api/runs", "/api/events", "/static/list.js", "/run/x", "/nowhere"):
+    for target in ("/", "/api/runs", "/api/events", "/metrics", "/static/list.js", "/run/x"):
         answer = served.ask(target, known=False)
         assert answer.status == 401, target
         assert b"token" in answer.body
@@ -62,6 +66,49 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(served: Served) -> No
     assert "samesite=strict" in cookie
     assert "path=/" in cookie
     assert served.token not in answer.headers["set-cookie"]
+
+
+def test_a_program_reads_the_metrics_with_the_token(served: Served) -> None:
+    def ask(credentials: str) -> tuple[int, str]:
+        headers = {"Authorization": credentials}
+        answer = served.ask("/metrics", known=False, headers=headers)
+        return answer.status, answer.body.decode()
+
+    served.wait_for("good", lambda run: run["verdict"] == "error")
+    status, text = ask(f"Bearer {served.token}")
+    assert status == 200
+    assert 'headway_run_step{run="good"} 119\n' in text
+    assert 'headway_run_verdict{run="good",verdict="error"} 1\n' in text
+    assert 'headway_run_findings{run="good",severity="error"} 2\n' in text
+    for line in text.splitlines():
+        assert line.startswith("# ") or re.fullmatch(r'headway_run_\w+\{run=".*"\} \S+', line)
+    for wrong in ("", "Bearer", "Bearer x", f"Basic {served.token}", served.token, "Bearer \xff"):
+        assert ask(wrong)[0] == 401, wrong
+
+
+def test_names_cannot_leave_their_label() -> None:
+    from headway.web.run_table import prometheus_text
+
+    name = 'a"} 1\nheadway_run_step{run="b\\'
+    counts = {"error": 0}
+    run = {"name": name, "step": 1, "loss": "-Infinity", "speed": None, "changed": 1.5}
+    run |= {"findings": counts, "state": "ended", "verdict": "healthy"}
+    lines = prometheus_text([run]).splitlines()
+    assert 'headway_run_loss{run="a\\"} 1\\nheadway_run_step{run=\\"b\\\\"} -Inf' in lines
+    assert not any(line.startswith("headway_run_steps_per_second{") for line in lines)
+    assert len(lines) == 2 * 7 + 6
+
+
+@pytest.mark.parametrize(
+    "content", [None, "", "short", "with a blank in it somewhere", "\xff" * 40]
+)
+def test_a_token_that_is_none_is_refused(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "token").write_text(content, encoding="latin-1")
+    words = ["serve", str(tmp_path), "--token-file", str(tmp_path / "token")]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 2
+    assert "token" in done.output
 
 
 def test_a_redirect_stays_here(served: Served) -> None:

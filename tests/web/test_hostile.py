@@ -59,6 +59,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield up
 
 
+@pytest.mark.slow
 def test_every_run_has_an_answer(served: Served) -> None:
     served.wait_for("good", lambda run: run["checked"] == 1)
     runs = served.runs()
@@ -94,6 +95,7 @@ def test_text_is_clean(served: Served) -> None:
     assert "<script>window.pwned=1<" in said  # shown as it is, and as text
 
 
+@pytest.mark.slow
 def test_the_server_still_stands(served: Served) -> None:
     assert served.process.poll() is None
     assert served.ask("/").status == 200

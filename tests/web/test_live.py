@@ -68,6 +68,7 @@ def until(work: Any, wanted: Any) -> Any:
     raise AssertionError(found)
 
 
+@pytest.mark.slow
 def test_a_run_that_appears_later_appears(served: Served, folder: Path) -> None:
     assert "later" not in served.runs()
     write(folder / "group" / "later", sick_records())
@@ -88,6 +89,7 @@ def test_a_run_that_appears_later_appears(served: Served, folder: Path) -> None:
     assert {item["id"] for item in maps} == {"param-grad_norm", "param-update_ratio"}
 
 
+@pytest.mark.slow
 def test_new_steps_come_and_a_torn_line_waits(served: Served, folder: Path) -> None:
     path = write(folder / "grows", [header(), *steps(0, 50)])
     run = served.wait_for("grows", lambda run: run["step"] == 49)
@@ -114,6 +116,7 @@ def test_a_run_that_goes_back_goes_on(served: Served, folder: Path) -> None:
     assert loss(drawn)["x"] == list(range(80))
 
 
+@pytest.mark.slow
 def test_another_run_in_the_same_place(served: Served, folder: Path) -> None:
     path = write(folder / "replaced", [header(), *steps(0, 80)])
     run = served.wait_for("replaced", lambda run: run["step"] == 79 and run["checked"] == 1)
@@ -127,6 +130,7 @@ def test_another_run_in_the_same_place(served: Served, folder: Path) -> None:
     served.wait_for("replaced", lambda run: run["step"] == 9 and run["verdict"] == "error")
 
 
+@pytest.mark.slow
 def test_an_end_and_a_resume(served: Served, folder: Path) -> None:
     end = EventRecord(0, 41, 40, "end", {"steps": 40})
     path = write(folder / "resumed", [header(), *steps(0, 40), end])
@@ -137,6 +141,7 @@ def test_an_end_and_a_resume(served: Served, folder: Path) -> None:
     served.wait_for("resumed", lambda run: run["checked"] == 1)
 
 
+@pytest.mark.slow
 def test_a_part_of_the_run_is_drawn_in_detail(served: Served, folder: Path) -> None:
     stream: list[Record] = [header()]
     for step in range(30_000):
@@ -165,6 +170,7 @@ def test_nonsense_is_taken_for_nothing(served: Served, folder: Path, query: str)
     assert loss(charts(served, run, query))["x"]
 
 
+@pytest.mark.slow
 def test_runs_are_compared(served: Served, folder: Path) -> None:
     again = [header(1, 0), *steps(30, 60, segment=1)]
     write(folder / "one", [header(), *steps(0, 50)])
@@ -184,6 +190,7 @@ def test_runs_are_compared(served: Served, folder: Path) -> None:
     assert drawn["unknown"] == 1
 
 
+@pytest.mark.slow
 def test_logs_of_other_tools_are_listed(tmp_path: Path) -> None:
     for saved in (50, 100):
         state = tmp_path / "hf" / f"checkpoint-{saved}" / "trainer_state.json"
@@ -230,6 +237,7 @@ def test_changes_are_told(served: Served, folder: Path) -> None:
         assert b"event: runs" in got
 
 
+@pytest.mark.slow
 def test_slow_listeners_hold_nobody_up(served: Served, folder: Path) -> None:
     """Forty that never read, while a run is written: the page answers as before."""
     links = [events(served) for _ in range(40)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +17,9 @@ from headway.cli import options
 from headway.cli.check_page import write_check_page
 from headway.cli.exit_codes import INTERRUPTED, print_message
 from headway.cli.fix import FixRequest, apply_fixes, fix_options, mark_tested, write_fixes
-from headway.cli.options import FORMATS
+from headway.cli.options import FORMATS, is_first_rank
 from headway.cli.script_command import (
-    is_first_rank,
+    StepProgress,
     lock_run_dir,
     redirect_script_output,
     require_torch,
@@ -97,6 +96,7 @@ UNREACHED = 2
 @options.output_format(*FORMATS)
 @options.which_checks
 @options.fail_on()
+@options.known_findings
 @options.config_file
 @click.option(
     "-v", "--verbose", is_flag=True, help="Show every remedy and every check that did not run."
@@ -121,6 +121,8 @@ def command(
     select: Sequence[str],
     ignore: Sequence[str],
     fail_on: str | None,
+    baseline: str | None,
+    write_baseline: bool,
     config: Path | None,
     verbose: bool,
 ) -> int:
@@ -141,11 +143,15 @@ def command(
     """
     if unsafe and not (fix or diff):
         raise UsageError("--unsafe needs --fix or --diff")
+    if write_baseline and (fix or diff):
+        raise UsageError("--write-baseline cannot be combined with --fix or --diff")
     started, began = time.time(), time.monotonic()
-    settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
+    settings = options.settings_from(
+        config, select=select, ignore=ignore, fail_on=fail_on, baseline=baseline
+    )
     require_torch("check")
     target = resolve_script(script, module, args)
-    with spinner("loading torch"):
+    with spinner("loading torch", delay_s=0):
         from headway.fix.fresh_run import overlay_from
         from headway.fix.proposals import propose_edits
         from headway.integrations.automatic import run_with_callbacks
@@ -159,15 +165,26 @@ def command(
         run_dir=out,
         overfit=overfit,
     )
-    losses = ReportedLosses(_step_lines(grad_log_interval))
-    again = _fresh_run(target, how, config, select, ignore)
+    progress = StepProgress(how.max_steps, how.max_seconds, how.warm_seconds)
+    losses = ReportedLosses(_step_lines(grad_log_interval) or _shown(progress))
+    again = _fresh_run(target, how, config, select, ignore, settings.baseline)
     if fix or diff:
         seed_all(0)  # as every fresh run does
     with lock_run_dir(out), redirect_script_output(form), overlay_from(overlay):
-        done = run_check(
-            partial(run_with_callbacks, target.run), settings=settings, how=how, on_record=losses
-        )
+        with progress.line.among_output():
+            done = run_check(
+                partial(run_with_callbacks, target.run),
+                settings=settings,
+                how=how,
+                on_record=losses,
+            )
         done.report = propose_edits(done.report, target.file)
+        [done.report] = options.suppress_known(
+            [done.report],
+            settings,
+            write=write_baseline,
+            files=_sources(target),
+        )
     more = {"losses": losses.rows} if overlay is not None else {"ran": _describe(again, target)}
     if not (fix or diff) or done.interrupted:
         return _report_outcome(done, target, settings, form, verbose=verbose, more=more)
@@ -209,7 +226,7 @@ def _fix(
             "written": result.written,
             "restored": result.restored,
         }
-        _write_result(done, target, form, verbose=verbose, more=fixes)
+        _write_result(done, target, form, settings, verbose=verbose, more=fixes)
     if done.error is not None and not result.kept:
         return CRASHED
     return int(result.fails(settings.fail_on))
@@ -221,7 +238,7 @@ def _command_after_fix(result: FixResult, request: FixRequest, target: Script) -
     left = [item["code"] for item in result.report["findings"] if item["severity"] != "info"]
     if left:
         return f"headway explain {left[0]}"
-    return f"headway run {target.typed}{_given(target)}"
+    return f"headway run {target.typed}{target.given}"
 
 
 def _fresh_run(
@@ -230,6 +247,7 @@ def _fresh_run(
     config: Path | None,
     select: Sequence[str],
     ignore: Sequence[str],
+    baseline: str,
 ) -> FreshRun:
     """The same check in a process of its own."""
     from headway.fix.fresh_run import FreshRun
@@ -242,6 +260,7 @@ def _fresh_run(
         "--config": None if config is None else config.absolute(),
         "--select": ",".join(select) or None,
         "--ignore": ",".join(ignore) or None,
+        "--baseline": os.path.abspath(baseline) if baseline else None,
     }
     words = [text for name, value in given.items() if value is not None for text in (name, value)]
     if how.detect_anomaly is not None:
@@ -250,6 +269,22 @@ def _fresh_run(
     words += ["-m", target.module] if target.module is not None else [target.file]
     ranks = int(os.environ.get("WORLD_SIZE") or 1)
     return FreshRun("check", [*map(str, words)], target.argv, cwd=os.getcwd(), ranks=ranks)
+
+
+def _sources(target: Script) -> list[str]:
+    """The script, and the modules it has imported from its own folder."""
+    folder = target.file.absolute().parent if target.module is None else Path.cwd()
+    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    own = [
+        file
+        for file in files
+        if isinstance(file, str)
+        and file.endswith(".py")
+        and Path(file).is_relative_to(folder)
+        and "site-packages" not in Path(file).parts
+    ]
+    first = [] if target.module is not None else [str(target.file)]
+    return list(dict.fromkeys([*first, *own]))
 
 
 def _describe(again: FreshRun, target: Script) -> dict[str, Any]:
@@ -300,6 +335,10 @@ def _step_lines(interval: int) -> Any:
     return lines
 
 
+def _shown(progress: StepProgress) -> StepProgress | None:
+    return progress if progress.line.live and is_first_rank() else None
+
+
 def _report_outcome(
     done: CheckResult,
     target: Script,
@@ -312,7 +351,7 @@ def _report_outcome(
     if done.error is not None:
         show_crash(done.error)
     if is_first_rank():
-        _write_result(done, target, form, verbose=verbose, more=more)
+        _write_result(done, target, form, settings, verbose=verbose, more=more)
         if done.unreached is not None and form != "text":
             print_message(str(done.unreached))
     if done.interrupted:
@@ -325,7 +364,13 @@ def _report_outcome(
 
 
 def _write_result(
-    done: CheckResult, target: Script, form: str, *, verbose: bool, more: Mapping[str, Any]
+    done: CheckResult,
+    target: Script,
+    form: str,
+    settings: Settings,
+    *,
+    verbose: bool,
+    more: Mapping[str, Any],
 ) -> None:
     if form == "text":
         sys.stdout.flush()
@@ -334,19 +379,16 @@ def _write_result(
     more = {"steps": done.steps, **done.tables, **more}
     if done.unreached is not None:
         more["unreached"] = str(done.unreached)
-    options.print_reports(form, [(Path(str(target)), done.report)], extra=more)
+    reports = [(Path(str(target)), done.report)]
+    options.print_reports(form, reports, extra=more, settings=settings)
 
 
 def _next_command(done: CheckResult, target: Script) -> str:
     causes = [cause for cause in done.report.causes if cause.root.severity >= 20]
     if any(remedy.edits and remedy.safe for cause in causes for remedy in cause.root.remedies):
-        return f"headway check --fix {target.typed}{_given(target)}"
+        return f"headway check --fix {target.typed}{target.given}"
     if causes:
         return f"headway explain {causes[0].code}"
     if done.unreached is not None and not done.passes:
         return "headway check --help"
-    return f"headway run {target.typed}{_given(target)}"
-
-
-def _given(target: Script) -> str:
-    return f" -- {' '.join(map(shlex.quote, target.argv))}" if target.argv else ""
+    return f"headway run {target.typed}{target.given}"

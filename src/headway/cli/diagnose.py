@@ -33,6 +33,7 @@ Read = list[tuple[Path, "Report"]]
 @options.output_format(*FORMATS)
 @options.which_checks
 @options.fail_on()
+@options.known_findings
 @options.config_file
 @click.option(
     "-v", "--verbose", is_flag=True, help="Show every remedy and every check that did not run."
@@ -43,6 +44,8 @@ def command(
     select: Sequence[str],
     ignore: Sequence[str],
     fail_on: str | None,
+    baseline: str | None,
+    write_baseline: bool,
     config: Path | None,
     verbose: bool,
 ) -> int:
@@ -56,12 +59,18 @@ def command(
     --format json writes an object for one PATH, and for several PATHs a list
     of such objects, each with its "path".
     """
-    settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
+    settings = options.settings_from(
+        config, select=select, ignore=ignore, fail_on=fail_on, baseline=baseline
+    )
     read, unread = _read(paths, settings)
+    known = options.suppress_known(
+        [report for _, report in read], settings, write=write_baseline and not unread
+    )
+    read = [(path, report) for (path, _), report in zip(read, known, strict=True)]
     for error in unread:
         print_message(str(error))
     if read:
-        _write(read, form, alone=len(paths) == 1, verbose=verbose)
+        _write(read, form, settings, alone=len(paths) == 1, verbose=verbose)
     if unread:
         return UnreadableInput.exit_code
     return int(any(report.fails(settings.fail_on) for _, report in read))
@@ -73,20 +82,21 @@ def _read(paths: Sequence[Path], settings: Settings) -> tuple[Read, list[Unreada
 
     read: Read = []
     unread: list[UnreadableInput] = []
-    for path in paths:
+    for number, path in enumerate(paths, 1):
+        of = f" {number} of {len(paths)}:" if len(paths) > 1 else ""
         try:
-            with spinner(f"reading {path}"):
+            with spinner(f"reading{of} {path}"):
                 read.append((path, diagnose(path, settings=settings)))
         except UnreadableInput as error:
             unread.append(error)
     return read, unread
 
 
-def _write(read: Read, form: str, *, alone: bool, verbose: bool) -> None:
+def _write(read: Read, form: str, settings: Settings, *, alone: bool, verbose: bool) -> None:
     if form == "text":
         _write_text(read, alone=alone, verbose=verbose)
     else:
-        options.print_reports(form, read, listed=not alone)
+        options.print_reports(form, read, listed=not alone, settings=settings)
 
 
 def _write_text(read: Read, *, alone: bool, verbose: bool) -> None:

@@ -72,7 +72,9 @@ def _memory_bytes() -> int | None:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
-        return None
+        from headway.guard.endings.host_memory import portable_memory
+
+        return portable_memory().get("MemTotal")
 
 
 def _packages() -> dict[str, str]:
@@ -152,10 +154,11 @@ def _no_torch(problem: str) -> dict[str, Any]:
 def _device_names() -> list[str]:
     import torch
 
+    from headway.torch_adapters.compat import accelerator_type
+
     names = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
-    if torch.backends.mps.is_available():
-        names.append("mps")
-    return names
+    kind = accelerator_type()
+    return names if kind in ("cpu", "cuda") else [*names, kind]
 
 
 def _device(device: str) -> dict[str, Any]:

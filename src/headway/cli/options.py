@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from headway.cli.exit_codes import print_message
 from headway.config import Settings, nearest_name
 from headway.errors import UsageError
-from headway.output.view import ReportView
+from headway.output.view import ReportView, plural
 from headway.policy import Policy
 
-FORMATS = ("text", "json", "github", "sarif")
+if TYPE_CHECKING:
+    from headway.report import Report
+
+FORMATS = ("text", "json", "github", "sarif", "junit")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -52,11 +57,12 @@ def print_reports(
     *,
     listed: bool = False,
     extra: Mapping[str, Any] | None = None,
+    settings: Settings | None = None,
 ) -> None:
     """Print reports in the chosen machine-readable format."""
     from headway.output.machine_formats import render_reports
 
-    if text := render_reports(form, reports, listed=listed, extra=extra):
+    if text := render_reports(form, reports, listed=listed, extra=extra, settings=settings):
         click.echo(text)
 
 
@@ -79,8 +85,62 @@ def config_file(command: Command) -> Command:
         "--config",
         type=click.Path(path_type=Path),
         metavar="FILE",
+        envvar="HEADWAY_CONFIG",
         help="Read settings from this TOML file instead of the nearest pyproject.toml.",
     )(command)
+
+
+def known_findings(command: Command) -> Command:
+    """`--baseline` and `--write-baseline`."""
+    for decorate in (
+        click.option(
+            "--write-baseline",
+            is_flag=True,
+            help="Write the findings to the baseline, so that only new ones fail from now on.",
+        ),
+        click.option(
+            "--baseline",
+            type=click.Path(dir_okay=False),
+            metavar="FILE",
+            help="Suppress the findings in this file, which --write-baseline writes.",
+        ),
+    ):
+        command = decorate(command)
+    return command
+
+
+def is_first_rank() -> bool:
+    """Whether this process prints for all ranks."""
+    return os.environ.get("RANK", "0") in ("", "0")
+
+
+def suppress_known(
+    reports: Sequence[Report],
+    settings: Settings,
+    *,
+    write: bool = False,
+    files: Sequence[str] = (),
+) -> list[Report]:
+    """The reports without findings that a comment or the baseline accepts.
+
+    `write`: write the baseline first. `files`: sources whose unused comments are reported.
+    """
+    if not write and not settings.baseline:
+        return [report.suppress(files=files, settings=settings) for report in reports]
+    from headway.suppression import DEFAULT_BASELINE, Baseline
+
+    path = Path(settings.baseline or DEFAULT_BASELINE)
+    if write:
+        # Findings that a comment suppresses need no entry.
+        left = [report.suppress(settings=settings).findings for report in reports]
+        baseline = Baseline.of(left, path.absolute().parent)
+        if is_first_rank():
+            baseline.write(path)
+            count = plural(sum(baseline.counts.values()), "finding")
+            print_message(f"{count} written to {path}; --baseline {path} suppresses them")
+    else:
+        baseline = Baseline.read(path)
+    return [report.suppress(baseline, files=files, settings=settings) for report in reports]
 
 
 def fail_on(*, default: str = "error") -> Callable[[Command], Command]:
@@ -99,9 +159,10 @@ def settings_from(
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     fail_on: str | None = None,
+    baseline: str | None = None,
     distrust: Callable[[Path], bool] | None = None,
 ) -> Settings:
-    """The settings of the file, overridden by the command line.
+    """The settings of the file and the environment, overridden by the command line.
 
     `--select` replaces the file's selection and its ignored checks; `--ignore` alone adds to them.
     """
@@ -113,6 +174,7 @@ def settings_from(
         select=known_codes(select or settings.select),
         ignore=known_codes((*kept, *ignore)),
         fail_on=fail_on or settings.fail_on,
+        baseline=baseline or settings.baseline,
     )
 
 

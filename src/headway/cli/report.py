@@ -50,9 +50,9 @@ def command(
     from headway.postmortem.diagnose import diagnose
 
     settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
-    with spinner(f"reading {run}"):
-        report = diagnose(run, settings=settings)
-    with spinner(f"rendering {run}"):
+    with spinner(f"step 1 of 2: reading {run}"):
+        [report] = options.suppress_known([diagnose(run, settings=settings)], settings)
+    with spinner(f"step 2 of 2: drawing the charts of {run}"):
         report.to_html(output)
     page = TerminalPage(sys.stdout)
     page.line(*verdict_line(report), rest="  ")

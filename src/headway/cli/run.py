@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,10 +18,10 @@ import click
 
 from headway.cli import options
 from headway.cli.exit_codes import print_message
-from headway.cli.options import FORMATS
+from headway.cli.options import FORMATS, is_first_rank
 from headway.cli.script_command import (
+    StepProgress,
     absolute_run_dir,
-    is_first_rank,
     lock_run_dir,
     redirect_script_output,
     require_torch,
@@ -30,12 +31,14 @@ from headway.cli.script_command import (
     torchrun_rank,
 )
 from headway.errors import UsageError
+from headway.output.notices import Notifier, notification_targets
 from headway.output.terminal import spinner
 from headway.rundir.remote_run import staging_folder
 from headway.rundir.run_lock import start_time
 
 if TYPE_CHECKING:
     from headway.cli.script_command import Script
+    from headway.config import Settings
     from headway.guard.endings.supervisor import ChildEnd, Supervisor
     from headway.guard.script.guarded_run import GuardedRunResult
     from headway.report import Report
@@ -66,13 +69,21 @@ RUNS = Path("headway-runs")
     help="Start the script again after a crash or a kill, up to N times.",
 )
 @click.option(
+    "--notify",
+    multiple=True,
+    metavar="CMD|URL",
+    help="Send findings and the end of the run to a webhook, or to a command's standard input.",
+)
+@click.option(
     "--require-guard",
     is_flag=True,
     help="Exit with code 1 if no update of the script was guarded.",
 )
+@click.option("--progress", is_flag=True, help="Show the step and the time on a terminal.")
 @options.output_format(*FORMATS)
 @options.which_checks
 @options.fail_on(default="never")
+@options.known_findings
 @options.config_file
 def command(
     script: str | None,
@@ -81,11 +92,15 @@ def command(
     clip_grad_norm: float | None,
     out: Path | str | None,
     restarts: int,
+    notify: tuple[str, ...],
     require_guard: bool,
+    progress: bool,
     form: str,
     select: Sequence[str],
     ignore: Sequence[str],
     fail_on: str | None,
+    baseline: str | None,
+    write_baseline: bool,
     config: Path | None,
 ) -> int:
     """Run a training script under the guard, without changing it.
@@ -100,14 +115,17 @@ def command(
     no optimizer step is guarded, the first line says so; --require-guard makes it an
     error.
     """
-    settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
+    settings = options.settings_from(
+        config, select=select, ignore=ignore, fail_on=fail_on, baseline=baseline
+    )
     require_torch("run")
+    notification_targets(notify)  # a command that does not exist is a mistake of now
     target = resolve_script(script, module, args)
     launcher = os.getppid()
     supervisor = _supervisor(restarts)
     if supervisor is not None and (ended := supervisor.run(restarts)) is not None:
-        return _report_vanished(ended, target, form, fail_on)
-    with spinner("loading torch"):
+        return _report_vanished(ended, target, form, settings, fail_on, notify)
+    with spinner("loading torch", delay_s=0):
         from headway.guard.endings.failure import worker_signals_ignored
         from headway.guard.script.guarded_run import run_guarded
         from headway.integrations.automatic import run_with_callbacks
@@ -119,15 +137,23 @@ def command(
         local = staging_folder(folder) if isinstance(folder, str) else folder
         agreed = supervisor.agree_on_folder(local)
         folder = folder if isinstance(folder, str) else agreed
-    with lock_run_dir(folder), redirect_script_output(form):
+    steps = StepProgress() if progress and is_first_rank() else None
+    with (
+        lock_run_dir(folder),
+        redirect_script_output(form),
+        steps.line.among_output() if steps is not None else nullcontext(),
+    ):
         done = run_guarded(
             partial(run_with_callbacks, target.run),
             settings=settings,
             run_dir=folder,
             max_norm=clip_grad_norm,
+            on_record=steps,
+            notify=notify,
         )
+    [done.report] = options.suppress_known([done.report], settings, write=write_baseline)
     with worker_signals_ignored():
-        status = _report_outcome(done, folder, target, form, fail_on, supervisor)
+        status = _report_outcome(done, folder, target, form, settings, fail_on, supervisor)
     return 1 if status == 0 and require_guard and done.unreached is not None else status
 
 
@@ -136,6 +162,7 @@ def _report_outcome(
     folder: Path | str,
     target: Script,
     form: str,
+    settings: Settings,
     fail_on: str | None,
     supervisor: Supervisor | None,
 ) -> int:
@@ -149,7 +176,8 @@ def _report_outcome(
             pass  # one report, that of the last attempt
         else:
             extra = _extra_keys(done, folder)
-            options.print_reports(form, [(Path(str(target)), done.report)], extra=extra)
+            reports = [(Path(str(target)), done.report)]
+            options.print_reports(form, reports, extra=extra, settings=_judged(settings, fail_on))
     if done.status == 0 and fail_on is not None:
         return int(done.report.fails(fail_on))
     return done.status
@@ -168,7 +196,19 @@ def _supervisor(restarts: int) -> Supervisor | None:
     return None
 
 
-def _report_vanished(ended: ChildEnd, target: Script, form: str, fail_on: str | None) -> int:
+def _judged(settings: Settings, fail_on: str | None) -> Settings:
+    """The settings with the severity that fails: `run` ignores that of the settings file."""
+    return replace(settings, fail_on=fail_on or "never")
+
+
+def _report_vanished(
+    ended: ChildEnd,
+    target: Script,
+    form: str,
+    settings: Settings,
+    fail_on: str | None,
+    notify: Sequence[str],
+) -> int:
     """Print what a process that vanished could not print; returns the exit code."""
     if ended.run_dir is None and ended.status > 128:
         number = ended.status - 128
@@ -178,6 +218,12 @@ def _report_vanished(ended: ChildEnd, target: Script, form: str, fail_on: str | 
     from headway.postmortem.diagnose import diagnose
 
     report = replace(diagnose(ended.run_dir), command="run")
+    [report] = options.suppress_known([report], settings)
+    if notify and is_first_rank():
+        notifier = Notifier(notify, ended.run_dir.name, lambda _, text: print_message(text))
+        for cause in report.causes[:1]:
+            notifier.finding(cause.root)
+        notifier.ended(f"ended with status {ended.status}", None)
     if not is_first_rank():
         for finding in report.findings:
             print_message(f"{finding.code} {finding.name}: {finding.message}")
@@ -185,7 +231,8 @@ def _report_vanished(ended: ChildEnd, target: Script, form: str, fail_on: str | 
         _write_report(report, ended.run_dir)
     else:
         extra = {"run_dir": str(ended.run_dir)}
-        options.print_reports(form, [(Path(str(target)), report)], extra=extra)
+        reports = [(Path(str(target)), report)]
+        options.print_reports(form, reports, extra=extra, settings=_judged(settings, fail_on))
     if ended.status == 0 and fail_on is not None:
         return int(report.fails(fail_on))
     return ended.status
@@ -237,17 +284,20 @@ def _write(done: GuardedRunResult, folder: Path | str, target: Script) -> None:
 
     sys.stdout.flush()
     page = TerminalPage(sys.stdout)
-    if done.unreached is not None:
+    if done.unreached is not None and not done.unreached.partly:
         page.line("headway: ", ("nothing was guarded", "bold yellow"))
         page.line(str(done.unreached), rest="  ")
         others = [item for item in done.report.findings if item.code != "HD003"]
         if others:
             page.gap()
             ReportPrinter(page).write(done.report.with_findings(others), "headway")
-        page.next(f"headway check {target.typed}")
+        page.next(f"headway check {target.typed}{target.given}")
         return
     ReportPrinter(page).write(done.report, "headway")
     skipped = sum(action.rung.value == "skip" for action in done.actions)
     updates = f", {plural(skipped, 'update')} skipped" if skipped else ""
     page.line((f"{plural(done.steps, 'step')}{updates}", "dim"))
+    if done.unreached is not None and skipped:  # only `check` can name the op
+        page.next(f"headway check {target.typed}{target.given}")
+        return
     page.next(f"headway diagnose {shlex.quote(shorten_local_paths(str(folder)))}")

@@ -14,6 +14,7 @@ import click
 from headway.cli import options
 from headway.cli.exit_codes import print_message
 from headway.cli.options import FORMATS
+from headway.config import Settings
 from headway.errors import UnreadableInput
 from headway.output.console import ReportPrinter, write_checkpoint_table
 from headway.output.terminal import TerminalPage, progress_bar
@@ -25,6 +26,7 @@ from headway.report import Report
 @options.output_format(*FORMATS)
 @options.which_checks
 @options.fail_on()
+@options.known_findings
 @options.config_file
 @click.option(
     "--allow",
@@ -44,6 +46,8 @@ def command(
     select: Sequence[str],
     ignore: Sequence[str],
     fail_on: str | None,
+    baseline: str | None,
+    write_baseline: bool,
     config: Path | None,
     allow: tuple[str, ...],
     last_good: bool,
@@ -60,7 +64,12 @@ def command(
       python train.py --resume "$(headway scan RUN --last-good)"
     """
     settings = options.settings_from(
-        config, select=select, ignore=ignore, fail_on=fail_on, distrust=_inside_of(paths)
+        config,
+        select=select,
+        ignore=ignore,
+        fail_on=fail_on,
+        baseline=baseline,
+        distrust=_inside_of(paths),
     )
     settings = replace(settings, allow=(*settings.allow, *allow))
     from headway.checkpoints.folder_access import scanning
@@ -85,7 +94,8 @@ def command(
             )
     if last_good:
         return _last_good(last_good_of(report), paths)
-    _write(report, form, paths, verbose=verbose)
+    [report] = options.suppress_known([report], settings, write=write_baseline and not unread)
+    _write(report, form, paths, settings, verbose=verbose)
     if unread:
         return UnreadableInput.exit_code
     return int(report.fails(settings.fail_on))
@@ -112,11 +122,13 @@ def _last_good(path: Path | None, paths: Sequence[Path]) -> int:
     return 0
 
 
-def _write(report: Report, form: str, paths: Sequence[Path], *, verbose: bool) -> None:
+def _write(
+    report: Report, form: str, paths: Sequence[Path], settings: Settings, *, verbose: bool
+) -> None:
     if form == "text":
         write_scan_page(report, paths, verbose=verbose)
     else:
-        options.print_reports(form, [(paths[0], report)])
+        options.print_reports(form, [(paths[0], report)], settings=settings)
 
 
 def write_scan_page(report: Report, paths: Sequence[Path], *, verbose: bool) -> None:

@@ -9,6 +9,7 @@ import os
 import runpy
 import shlex
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,10 +19,11 @@ from typing import Any, TypeVar
 
 import click
 
+from headway.cli.options import is_first_rank
 from headway.core.numbers import say
 from headway.core.records import Record, StepRecord
 from headway.errors import UsageError
-from headway.output.terminal import TerminalPage
+from headway.output.terminal import StatusLine, TerminalPage, format_seconds
 from headway.rundir.remote_run import open_store
 from headway.rundir.run_lock import RunLock
 
@@ -60,11 +62,6 @@ def torchrun_rank() -> int:
     several = os.environ.get("WORLD_SIZE", "1") != "1"
     number = os.environ.get("RANK", "0")
     return int(number) if several and number.isdigit() else 0
-
-
-def is_first_rank() -> bool:
-    """Whether this process prints for all ranks."""
-    return os.environ.get("RANK", "0") in ("", "0")
 
 
 def absolute_run_dir(out: Path | str) -> Path | str:
@@ -138,6 +135,49 @@ class StepLines:
         print("  ".join(parts), file=sys.stderr, flush=True)
 
 
+class StepProgress:
+    """Shows the step, the time elapsed and the time left on a terminal while a script runs."""
+
+    def __init__(
+        self,
+        max_steps: int | None = None,
+        max_seconds: float | None = None,
+        warm_seconds: float | None = None,
+    ) -> None:
+        self.line = StatusLine()
+        self._max_steps = max_steps
+        self._max_seconds = max_seconds
+        self._warm_seconds = warm_seconds
+        self._began = time.monotonic()
+        self._first: tuple[int, float] | None = None
+        """(step, time) of the first record."""
+
+    def __call__(self, record: Record) -> None:
+        if isinstance(record, StepRecord) and self.line.live:
+            self.line.show(self._text(record.step + 1, time.monotonic()))
+
+    def _text(self, step: int, now: float) -> str:
+        if self._first is None:
+            self._first = (step, now)
+        most = "at most " if self._warm_seconds is not None else ""
+        of = f" of {most}{self._max_steps}" if self._max_steps is not None else ""
+        left = self._seconds_left(step, now)
+        about = f", about {format_seconds(left)} left" if left is not None else ""
+        return f"headway: step {step}{of}, {format_seconds(now - self._began)} elapsed{about}"
+
+    def _seconds_left(self, step: int, now: float) -> float | None:
+        assert self._first is not None
+        first, since = self._first
+        limits = []
+        if self._max_steps is not None and step > first:
+            limits.append((now - since) / (step - first) * (self._max_steps - step))
+        if self._warm_seconds is not None:
+            limits.append(self._warm_seconds - (now - since))
+        if self._max_seconds is not None:
+            limits.append(self._max_seconds - (now - self._began))
+        return min(limits, default=None)
+
+
 def _range(norms: Sequence[float]) -> str:
     """The smallest and the largest finite norm."""
     finite = [norm for norm in norms if math.isfinite(norm)]
@@ -170,6 +210,11 @@ class Script:
         if self.module is not None:
             return f"-m {self.module}"
         return shlex.quote(os.path.relpath(self.file))
+
+    @property
+    def given(self) -> str:
+        """Its arguments, as typed behind the script on a command line of headway."""
+        return f" -- {' '.join(map(shlex.quote, self.argv))}" if self.argv else ""
 
     def __str__(self) -> str:
         return self.module or str(self.file)

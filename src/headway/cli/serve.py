@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from headway.cli import options
 from headway.errors import UsageError
 
 DEFAULT_PORT = 8321
+SHORTEST_TOKEN = 20
 
 
 @click.command()
@@ -37,8 +39,21 @@ DEFAULT_PORT = 8321
     metavar="NAME",
     help="Additional host name, for a proxy. May be given several times.",
 )
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Read the token from FILE, for a program that reads /metrics.  [default: a new token]",
+)
 @click.option("--browser/--no-browser", default=False, help="Open the page in a browser.")
-def command(folder: Path, host: str, port: int, names: Sequence[str], browser: bool) -> int:
+def command(
+    folder: Path,
+    host: str,
+    port: int,
+    names: Sequence[str],
+    token_file: Path | None,
+    browser: bool,
+) -> int:
     """Show the runs below DIR on a live web page.
 
     Lists every run directory (written by `Guard(run_dir=…)`) and every log that
@@ -69,5 +84,20 @@ def command(folder: Path, host: str, port: int, names: Sequence[str], browser: b
 
             webbrowser.open(address)
 
-    serve(folder, host=host, port=port, names=names, up=up)
+    token = None if token_file is None else _read_token(token_file)
+    serve(folder, host=host, port=port, names=names, token=token, up=up)
     return 0
+
+
+def _read_token(path: Path) -> str:
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise UsageError(f"cannot read the token from {path}: {reason}") from error
+    if len(token) < SHORTEST_TOKEN or not re.fullmatch(r"[\w-]+", token, re.ASCII):
+        raise UsageError(
+            f"the token in {path} must have at least {SHORTEST_TOKEN} letters, digits, - or _; "
+            'python -c "import secrets; print(secrets.token_urlsafe())" prints one'
+        )
+    return token

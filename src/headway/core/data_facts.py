@@ -225,6 +225,29 @@ class SharedRowsFacts(TopicFacts):
 
 
 @dataclass(frozen=True)
+class LabelIndexFacts(TopicFacts):
+    topic = "label-index"
+    function: Text
+    labels: Whole
+    outside: Whole
+    outside_values: Numbers
+    classes: Whole
+    raised: bool
+
+
+@dataclass(frozen=True)
+class RankReplicasFacts(TopicFacts):
+    topic = "rank-replicas"
+    ranks: Whole
+    replicas: Whole
+    parameters: Whole
+    apart: Names
+    apart_count: Whole
+    exchanged: Whole
+    equal_at: Whole
+
+
+@dataclass(frozen=True)
 class RankNoiseFacts(TopicFacts):
     topic = "rank-noise"
     ranks: Whole

@@ -112,6 +112,7 @@ class SummedLossFacts(TopicFacts):
     rows: Whole
     elements: Whole
     factor: Number
+    beside_means: Names
     optimizers: list[SteppingOptimizer]
 
 
@@ -156,6 +157,7 @@ class LossComponentFacts(TopicFacts):
     weight: Number
     on_data: bool
     own: Names
+    reached: Names
     cut: Text
     steps: Whole
     scores_before: Number

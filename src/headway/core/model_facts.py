@@ -85,6 +85,9 @@ class InitialWeight(FactTable):
 class InitialWeightsFacts(TopicFacts):
     topic = "initial-weights"
     weights: list[InitialWeight]
+    copies: Names
+    equal_gradients: bool
+    made_by_torch: bool
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,7 @@ class ResumeFacts(TopicFacts):
     restored_rate: Number
     rate_by_schedule: bool
     schedule_restored: bool
+    restarted: bool
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,8 @@ class FrozenMovedFacts(TopicFacts):
     zero_gradients: Whole
     weight_decay: Number
     momentum: Number
+    between_steps: bool
+    factor: Number
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,7 @@ class AutocastFacts(TopicFacts):
     entered: Whole
     low_share: Number
     inside_share: Number
+    opaque_share: Number
     ops: Whole
     device: Text
     regions: list[AutocastRegion]
@@ -200,6 +204,9 @@ class WeightsLoadedFacts(TopicFacts):
     overwritten_count: Whole
     overwritten_elements: Number
     loaded_elements: Number
+    replaced: Text
+    rows: Whole
+    rows_now: Whole
 
 
 @dataclass(frozen=True)
@@ -218,6 +225,15 @@ class GraphCutFacts(TopicFacts):
     function: Text
     parameters: Names
     count: Whole
+
+
+@dataclass(frozen=True)
+class ClearedGradientsFacts(TopicFacts):
+    topic = "cleared-gradients"
+    optimizer: Text
+    steps: Whole
+    lost: Whole
+    empty: bool
 
 
 @dataclass(frozen=True)
@@ -338,6 +354,7 @@ class MissedClipFacts(TopicFacts):
     stepped: Names
     times: Whole
     other_optimizer: bool
+    when: Text
 
 
 @dataclass(frozen=True)
@@ -348,5 +365,6 @@ class ScheduleResumeFacts(TopicFacts):
     stands_at: Whole
     advanced: Whole
     restored: bool
+    continues: bool
     rate: Number
     restored_rate: Number

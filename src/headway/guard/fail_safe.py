@@ -20,6 +20,7 @@ from headway.torch_adapters.device_failure.lost_device import (
     is_device_error,
     mark_device_lost,
 )
+from headway.torch_adapters.runtime_state import keep_uncompiled
 
 
 class FailedRank:
@@ -144,10 +145,11 @@ class _FailSafeListener:
         self._instead = instead
 
     def __getattr__(self, name: str) -> Any:
-        method = partial(self._protected, getattr(self._observer, name))
+        method: Callable[..., Any] = partial(self._protected, getattr(self._observer, name))
         instead = getattr(self._instead, name, None)
         if instead is not None:
             method = partial(self._call_both, method, instead)
+        method = keep_uncompiled(method)
         setattr(self, name, method)
         return method
 

@@ -88,6 +88,7 @@ class Guard:
         group: Any = None,
         capture: str | None = None,
         trackers: Sequence[Any] = (),
+        notify: Any = None,
     ) -> None:
         """Start guarding.
 
@@ -102,7 +103,8 @@ class Guard:
         its guard and step its optimizers in the same order. `capture` sets which data an incident
         stores on disk, as `Policy(capture=…)` does. `trackers` receive measurements and findings:
         names ("tensorboard", "wandb", "mlflow", "trackio", "logging") or their objects; none of
-        them can slow down a step.
+        them can slow down a step. `notify` is a URL, a command or a function that receives
+        findings and the end of the run.
         """
         models = guard_inputs.as_list(model, nn.Module, "model")
         optimizers = guard_inputs.as_list(optimizer, Optimizer, "optimizer")
@@ -132,6 +134,7 @@ class Guard:
             sampling_plan=self._sampling_plan,
         )
         self._trackers = tracking.attach_trackers(trackers, recorder, self._ranks, self._notices)
+        tracking.attach_notifier(notify, recorder, self._ranks, self._notices)
         self._protected = FailSafe(self._notices, self._restore_training)
         self._origins = (
             None
@@ -162,6 +165,7 @@ class Guard:
             rerun=self._rerun,
             protected=self._protected,
             ranks=self._ranks,
+            notices=self._notices,
             close=self.close,
         )
         self._observer = self._hooks.observer

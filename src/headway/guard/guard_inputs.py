@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import platform
+import re
+import shlex
+import subprocess
+import sys
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib import metadata
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
@@ -20,6 +28,7 @@ from headway.output.notices import Notices
 from headway.rerun import in_script
 from headway.torch_adapters import optimizer_adapter
 from headway.torch_adapters.frames import current_frame
+from headway.torch_adapters.step_skipping import complete_optimizer
 
 if TYPE_CHECKING:
     from headway.guard.guard import Guard
@@ -29,7 +38,7 @@ def as_list(given: Any, kind: type, what: str) -> list[Any]:
     """One object of a kind, or several, as a list. Raises UsageError for anything else."""
     items = list(given) if isinstance(given, (list, tuple)) else [given]
     for item in items:
-        if not isinstance(item, kind):
+        if not isinstance(item, kind) and not (kind is Optimizer and _acts_as_optimizer(item)):
             raise UsageError(
                 f"Guard takes a {what} or a list of them: got {type(item).__name__}, "
                 f"which is not a torch {kind.__name__}"
@@ -37,6 +46,14 @@ def as_list(given: Any, kind: type, what: str) -> list[Any]:
     if not items:
         raise UsageError(f"Guard needs at least one {what}")
     return items
+
+
+def _acts_as_optimizer(item: Any) -> bool:
+    """Whether an object that is no `Optimizer` can be guarded as one: a wrapper around another."""
+    parts = ("step", "zero_grad", "state", "state_dict", "load_state_dict")
+    return isinstance(getattr(item, "param_groups", None), list) and all(
+        hasattr(item, part) for part in parts
+    )
 
 
 def name_stateful(keep: Mapping[str, Any] | None, *, scheduler: Any, scaler: Any) -> dict[str, Any]:
@@ -58,6 +75,7 @@ _guards: weakref.WeakKeyDictionary[Optimizer, weakref.ref[Guard]] = weakref.Weak
 def claim_optimizers(guard: Guard, optimizers: Sequence[Optimizer], notices: Notices) -> None:
     """Close any other guard of these optimizers."""
     for item in optimizers:
+        complete_optimizer(item)
         other = _guards.get(item)
         known = other() if other else None
         if known is not None and hasattr(known, "_session"):  # else it was never complete
@@ -120,8 +138,8 @@ def describe_run(
     optimizers: Sequence[Optimizer],
     max_norm: float | AdaptiveClip | None,
 ) -> dict[str, Any]:
-    """Facts about the run for its header."""
-    return {
+    """Facts about the run for its header: what one compares when two runs differ."""
+    facts = {
         "headway": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -129,7 +147,76 @@ def describe_run(
         "models": [type(model).__name__ for model in models],
         "optimizers": [type(optimizer).__name__ for optimizer in optimizers],
         "max_norm": repr(max_norm) if isinstance(max_norm, AdaptiveClip) else max_norm,
+        "settings": {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in getattr(optimizers[0], "defaults", {}).items()
+            if isinstance(value, (bool, int, float, str, tuple))
+        },
+        "command_line": describe_command(sys.argv),
+        "host": platform.node(),
+        "packages": _package_versions(tuple(name for name in PACKAGES if name in sys.modules)),
+        **_git_state(os.getcwd()),
     }
+    if torch.cuda.is_initialized():  # asking for the name would start CUDA otherwise
+        facts["gpu"] = torch.cuda.get_device_name()
+    return facts
+
+
+PACKAGES = ("numpy", "transformers", "lightning", "accelerate", "deepspeed", "datasets", "peft")
+"""Packages whose version is recorded if the script uses them."""
+GIT_SECONDS = 2.0
+SECRET_OPTION = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
+LONGEST_COMMAND = 1000
+
+
+def describe_command(words: Sequence[str]) -> str:
+    """The command line, without the values of options whose names say that they are secret."""
+    shown, hide = [], False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if hide and not word.startswith("-"):
+            shown.append("***")
+        elif name.startswith("-") and equals and SECRET_OPTION.search(name):
+            shown.append(f"{name}=***")
+        else:
+            shown.append(word)
+        hide = not equals and word.startswith("-") and bool(SECRET_OPTION.search(word))
+    return shlex.join(shown)[:LONGEST_COMMAND]
+
+
+@cache
+def _package_versions(names: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+@cache
+def _git_state(folder: str) -> dict[str, Any]:
+    """The commit of the working folder, and whether tracked files differ from it."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", "-C", folder, *words],
+            capture_output=True,
+            text=True,
+            timeout=GIT_SECONDS,
+            check=True,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )
+        return done.stdout.strip()
+
+    try:
+        commit = git("rev-parse", "HEAD")
+        return {
+            "git_commit": commit,
+            "git_dirty": bool(git("status", "--porcelain", "--untracked-files=no")),
+        }
+    except Exception:  # no git, no repository, too slow: a note about the run must not stop it
+        return {}
 
 
 Batch = TypeVar("Batch")

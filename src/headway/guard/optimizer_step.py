@@ -29,7 +29,7 @@ from headway.output.notices import Notices
 from headway.policy import Policy
 from headway.rerun.bad_step import StepContext
 from headway.torch_adapters.local_gradients import LocalGradientMonitor
-from headway.torch_adapters.optimizer_adapter import LineSearchState, LossScaling, is_fused_on_cuda
+from headway.torch_adapters.optimizer_adapter import LossScaling, SavedStep, is_fused_on_cuda
 from headway.torch_adapters.process_groups.rank_group import RankGroup
 from headway.torch_adapters.saved_state import BufferBackup
 
@@ -214,12 +214,12 @@ class OptimizerStep:
                 vote.hold_agreed = True
                 if not self.transfer.lag and _rerunnable(tensors):
                     self._parts.foresee(context)
-            self._brake.skip(context.parameters)
+            self._brake.skip()
         if vote is not None and self.transfer.lag:
             self._unheard = context, tensors
 
     @torch.no_grad()
-    def after(self, search: LineSearchState | None = None) -> None:
+    def after(self, search: SavedStep | None = None) -> None:
         """The update was applied, or skipped."""
         self.let_go()
         self.tokens.stepped()
@@ -280,10 +280,10 @@ class OptimizerStep:
 
     def hold(self) -> None:
         """Skip the update even if our guard has failed: all ranks agreed to."""
-        self._brake.skip(self.parameters())
+        self._brake.skip()
 
     def let_go(self) -> None:
-        """Restore the gradients and whatever was set on the optimizer."""
+        """Restore what was replaced for the step, and what was set on the optimizer."""
         self._brake.release()
         held = self._context is not None and self._context.held
         if self.rate.low != 1.0:

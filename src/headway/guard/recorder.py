@@ -29,7 +29,7 @@ from headway.engine import Engine
 from headway.errors import RunDirInUse
 from headway.guard.measure.sampling import SamplingPlan
 from headway.guard.ranks.rank_table import COLUMNS
-from headway.output.notices import Notices, logger
+from headway.output.notices import Notices, Notifier, logger
 from headway.output.trackers.tracker_group import TrackerGroup, open_trackers
 from headway.policy import Action, Ladder, Policy, Rung, StepVerdict
 from headway.rerun import in_script
@@ -365,3 +365,15 @@ def attach_trackers(
     recorder.listeners += [queue.record for queue in trackers.queues]
     recorder.finding_listeners += [queue.finding for queue in trackers.queues]
     return trackers
+
+
+def attach_notifier(
+    given: Any, recorder: Recorder, ranks: RankGroup | None, notices: Notices
+) -> None:
+    """Send findings and the end of the run to a webhook, a command or a function; rank 0 only."""
+    if not given or (ranks is not None and ranks.rank != 0) or in_script.is_requested():
+        return
+    writer = recorder.writer
+    notifier = Notifier(given, "a run" if writer is None else writer.path.name, notices.once)
+    recorder.finding_listeners.append(notifier.finding)
+    recorder.end_listeners.append(notifier.ended)

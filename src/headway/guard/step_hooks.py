@@ -13,6 +13,7 @@ from headway.guard.optimizer_step import OptimizerStep
 from headway.guard.recovery.recovery_manager import RecoveryManager
 from headway.guard.step_machine import StepMachine
 from headway.guard.step_outcomes import StepOutcomes
+from headway.output.notices import Notices
 from headway.rerun import in_script
 from headway.rerun.controller import RerunController
 from headway.rerun.protocol import RerunMoment
@@ -20,11 +21,25 @@ from headway.torch_adapters import patching
 from headway.torch_adapters.frames import current_frame
 from headway.torch_adapters.optimizer_adapter import (
     AnsweredClosure,
+    Closure,
     LineSearchState,
+    SavedStep,
     find_closure,
+    is_torchs_own,
     with_closure,
 )
 from headway.torch_adapters.process_groups.rank_group import RankGroup
+from headway.torch_adapters.runtime_state import is_capturing, keep_uncompiled
+from headway.torch_adapters.step_skipping import (
+    ClosureStep,
+    add_step_hooks,
+    count_running_steps,
+)
+
+CAPTURED = (
+    "optimizer.step() is recorded into a CUDA graph: replays of the graph are not guarded. "
+    "Call optimizer.step() outside the graph to have bad updates skipped"
+)
 
 
 class StepHooks:
@@ -40,6 +55,7 @@ class StepHooks:
         rerun: RerunController,
         protected: FailSafe,
         ranks: RankGroup | None,
+        notices: Notices,
         close: Callable[[], None],
     ) -> None:
         """`close` closes the guard. Its reference keeps a guard alive that the user has dropped."""
@@ -51,15 +67,14 @@ class StepHooks:
         self._failed_rank = FailedRank(machine)
         self._ranks = ranks
         self.close = close
-        self._search: LineSearchState | None = None
-        self._handles = [
-            handle
-            for item in optimizers
-            for handle in (
-                item.register_step_pre_hook(self._before_step),
-                item.register_step_post_hook(self._after_step),
-            )
-        ]
+        self._notices = notices
+        self._optimizers = optimizers
+        self._search: SavedStep | None = None
+        self._closure_step: ClosureStep | None = None
+        self._running: list[Optimizer] = []
+        """Optimizers whose step has begun; the first one is measured."""
+        before, after = keep_uncompiled(self._before_step), keep_uncompiled(self._after_step)
+        self._remove = [add_step_hooks(item, before, after) for item in optimizers]
         self.observer = protected.around(machine, self._failed_rank)
         """Receives the events of torch."""
         rerun.connect(protected, self.observer)
@@ -67,8 +82,8 @@ class StepHooks:
 
     def remove(self) -> None:
         patching.remove_listener(self.observer)
-        for handle in self._handles:
-            handle.remove()
+        for remove in self._remove:
+            remove()
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         sandbox = self._rerun.sandbox
@@ -76,18 +91,39 @@ class StepHooks:
             return sandbox.before_step(optimizer, args, kwargs)
         if in_script.pending is not None:
             in_script.refuse_training_step()
+        if self._running:
+            if count_running_steps(self._optimizers) > 1:
+                # A wrapper around another optimizer, or a subclass that calls `super().step()`.
+                self._running.append(optimizer)
+                return None
+            self._abandon_step()
+        if is_capturing():
+            self._notices.once("captured-step", CAPTURED)
+            return None
+        self._running.append(optimizer)
         step = self._machine.optimizer_steps[id(optimizer)]
         closure = find_closure(args, kwargs)
         self._rerun.tracer.step_comes(closure=closure is not None)
         if closure is None or self._protected.tripped:
             self._begin(step)
             return None
+        if not is_torchs_own(optimizer):
+            return self._begin_within(step, closure, args, kwargs)
         # A line search calls its closure many times: the first result is measured and reused.
         self._search = self._protected(LineSearchState.keep, optimizer)
         with torch.enable_grad():
             loss = closure()
         skipped = self._begin(step)
         return with_closure(args, kwargs, AnsweredClosure(closure, loss, held=skipped))
+
+    def _begin_within(self, step: OptimizerStep, closure: Closure, args: Any, kwargs: Any) -> Any:
+        """Judge the step when the optimizer calls its closure for the first time."""
+        within = self._protected(ClosureStep, step.optimizer)
+        if within is None:
+            self._begin(step)
+            return None
+        self._closure_step, self._search = within, within.saved
+        return with_closure(args, kwargs, within.judged(closure, lambda: self._begin(step)))
 
     def _begin(self, step: OptimizerStep) -> bool:
         """Whether the update is skipped. A guard that has failed still votes."""
@@ -107,12 +143,30 @@ class StepHooks:
         self._follow_ranks()
         return skipped
 
+    def _abandon_step(self) -> None:
+        """The last step has raised an exception: no hook came after it."""
+        step = self._machine.optimizer_steps[id(self._running[0])]
+        self._running.clear()
+        self._end_closure()
+        self._protected(step.let_go)
+        step.measure.losses.clear()  # they are judged
+
+    def _end_closure(self) -> SavedStep | None:
+        """The optimizer calls its closure no more; its state before the step, if that was saved."""
+        search, self._search = self._search, None
+        within, self._closure_step = self._closure_step, None
+        if within is not None:
+            within.over()
+        return search
+
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         sandbox = self._rerun.sandbox
         if sandbox is not None:
             sandbox.after_step(optimizer)
             return
-        search, self._search = self._search, None
+        if not self._running or self._running.pop() is not optimizer or self._running:
+            return
+        search = self._end_closure()
         step = self._machine.optimizer_steps[id(optimizer)]
         self._protected(step.after, search)
         if self._protected.tripped:

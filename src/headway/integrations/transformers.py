@@ -222,7 +222,9 @@ class HeadwayCallback(TrainerCallback):
                         self._prepare_captured, original, model, args, kwargs
                     )
                     in_script.rerun_step(self.guard, inputs, prepare)
-                run = functools.partial(self._run_again, original, model, args, kwargs)
+                state = self._trainer.state
+                progress = {"global_step": state.global_step, "epoch": state.epoch}
+                run = functools.partial(self._run_again, original, model, args, kwargs, progress)
                 self.guard.saw_batch(inputs, waited, run=BatchRerun(run, self._trainer))
             elif self.guard is not None:
                 self.guard.saw_batch(inputs, waited)
@@ -233,10 +235,23 @@ class HeadwayCallback(TrainerCallback):
         return training_step
 
     def _run_again(
-        self, step: Callable[..., Any], model: Any, args: Any, kwargs: Any, inputs: Any
+        self,
+        step: Callable[..., Any],
+        model: Any,
+        args: Any,
+        kwargs: Any,
+        progress: dict[str, Any],
+        inputs: Any,
     ) -> None:
-        """Run forward and backward again over these inputs, without logging."""
-        with replace_attributes(self._trainer, log=do_nothing):
+        """Run forward and backward again over these inputs, without logging.
+
+        `progress`: the step's number as the step itself saw it, because a loss may depend on it.
+        """
+        trainer = self._trainer
+        with (
+            replace_attributes(trainer, log=do_nothing),
+            replace_attributes(trainer.state, **progress),
+        ):
             step(model, inputs, *args, **kwargs)
 
     def _prepare_captured(
@@ -245,7 +260,8 @@ class HeadwayCallback(TrainerCallback):
         """How a captured step is run: its loss is divided by the number of its own items."""
         if args and args[0] is not None and self._recount is not None:
             args = (self._recount(batches), *args[1:])
-        return functools.partial(self._run_again, step, model, args, kwargs)
+        progress = {"global_step": in_script.captured_step()}
+        return functools.partial(self._run_again, step, model, args, kwargs, progress)
 
     def _around_get_batch_samples(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def get_batch_samples(*args: Any, **kwargs: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import hashlib
+import linecache
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -55,7 +56,7 @@ def frame_of(finding: Finding) -> list[CodeFrameLine]:
     where = finding.where
     if where.file is None or where.line is None:
         return []
-    lines = _source(where.file)
+    lines = source_lines(where.file)
     if not 0 < where.line <= len(lines):
         return []
     recorded = finding.evidence.get("source")
@@ -90,7 +91,7 @@ def _with_second(
         )
     ):
         return shown
-    source = lines if file == where.file else _source(file)
+    source = lines if file == where.file else source_lines(file)
     if not 0 < line <= len(source):
         return shown
     op = evidence.get("made_by")
@@ -115,8 +116,17 @@ def _text(lines: list[str], number: int) -> str:
     return lines[number - 1].expandtabs(4)
 
 
+def source_lines(file: str) -> list[str]:
+    """The lines of a source file; none if it cannot be read or is no source."""
+    # Without a modification time: text that is on no disk, such as a cell of a notebook.
+    entry = linecache.cache.get(file)
+    if entry is not None and len(entry) == 4 and entry[1] is None:
+        return [line.rstrip("\n") for line in entry[2]]
+    return _read_lines(file)
+
+
 @lru_cache(maxsize=16)
-def _source(file: str) -> list[str]:
+def _read_lines(file: str) -> list[str]:
     path = Path(file)
     try:
         if path.suffix not in (".py", ".pyw", "") or path.stat().st_size > MAX_BYTES:
@@ -127,7 +137,8 @@ def _source(file: str) -> list[str]:
 
 
 @lru_cache(maxsize=16)
-def _tree(text: str) -> ast.Module | None:
+def source_tree(text: str) -> ast.Module | None:
+    """The syntax tree of a source text; None if it cannot be parsed."""
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
@@ -136,7 +147,7 @@ def _tree(text: str) -> ast.Module | None:
 
 def _span(text: str, line: int, op: str | None) -> tuple[int, int] | None:
     """(column, width) of the innermost expression on this line that runs the op."""
-    tree = _tree(text)
+    tree = source_tree(text)
     if tree is None or op is None:
         return None
     found = [node for node in _expressions(tree, line) if _runs(node, op.rstrip("_"))]

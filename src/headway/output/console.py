@@ -138,8 +138,13 @@ class ReportPrinter:
         self._printed.clear()
         for note in report.notes:
             self.page.line((f"note: {note}", "dim"), rest="  ")
+        for unused in report.unused_suppressions:
+            place = shorten_local_paths(f"{unused.file}:{unused.line}")
+            text = f"note: {place}: this comment suppresses nothing: {unused.why}"
+            self.page.line((text, "dim"), rest="  ")
         if self.verbose:
             self._not_run(report)
+            self._suppressed(report)
         if report.runs:
             self._runs(report.runs)
         if picture is not None:
@@ -282,6 +287,17 @@ class ReportPrinter:
             for line in changed:
                 style = "green" if line.startswith("+") else "red"
                 self.page.raw(f"{margin}  ", (line[: self.page.width - len(margin) - 2], style))
+
+    def _suppressed(self, report: ReportView) -> None:
+        if report.suppressed:
+            self.page.gap()
+            self.page.line(("Suppressed findings", "bold"))
+        for item in report.suppressed:
+            place = shorten_local_paths(format_where(item.finding.where))
+            at = f" at {place}" if place else ""
+            why = f"{item.by}: {item.reason}" if item.reason else item.by
+            text = f"{finding_title(item.finding)}{at} ({why})"
+            self.page.line(text, first="  ", rest="    ")
 
     def _not_run(self, report: ReportView) -> None:
         if report.not_run:

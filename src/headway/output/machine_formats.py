@@ -1,4 +1,4 @@
-"""Reports for other programs: JSON, GitHub workflow commands and SARIF 2.1.0."""
+"""Reports for other programs: JSON, GitHub workflow commands, SARIF 2.1.0 and JUnit XML."""
 
 from __future__ import annotations
 
@@ -9,10 +9,18 @@ from typing import Any
 
 from headway import registry
 from headway._version import __version__
+from headway.config import Settings
 from headway.core.findings import Finding, Remedy, Severity
 from headway.core.numbers import encode_numbers
 from headway.output.display_text import clean
-from headway.output.view import ReportView, repeats_text
+from headway.output.view import (
+    ReportView,
+    SuppressedView,
+    finding_title,
+    format_where,
+    repeats_text,
+    suppressed_text,
+)
 
 
 def render_reports(
@@ -21,15 +29,20 @@ def render_reports(
     *,
     listed: bool = False,
     extra: Mapping[str, Any] | None = None,
+    settings: Settings | None = None,
 ) -> str:
-    """Reports, each with the path it is about, as `json`, `github` or `sarif`.
+    """Reports, each with the path it is about, as `json`, `github`, `sarif` or `junit`.
 
     JSON is one object with the keys of `extra` added, or a list with paths where `listed`.
+    `settings`: which checks were selected, and which severity is a failure in JUnit.
     """
     if form == "github":
         return "\n".join(line for _, report in reports for line in github_commands(report))
     if form == "sarif":
         return json.dumps(sarif_document(reports), indent=2)
+    if form == "junit":
+        unreached = str((extra or {}).get("unreached", ""))
+        return junit_document(reports, settings or Settings(), unreached=unreached)
     own = dict(encode_numbers(dict(extra or {})))
     items = [
         {**({"path": str(path)} if listed else {}), **report.to_dict(), **own}
@@ -62,6 +75,12 @@ def github_commands(report: ReportView) -> Iterator[str]:
         for item in cause.symptoms:
             if item not in here:
                 yield _annotation(item)
+    for unused in report.unused_suppressions:
+        at = {"file": relative_to_cwd(unused.file), "line": str(unused.line)}
+        at["title"] = "unused suppression"
+        yield f"::notice {_properties(at)}::{_escape_data(clean(unused.why))}"
+    if known := suppressed_text(report):
+        yield f"::notice title=headway::{_escape_data(known)}"
 
 
 def _annotation(finding: Finding, also: str = "") -> str:
@@ -72,11 +91,10 @@ def _annotation(finding: Finding, also: str = "") -> str:
         if where.line:
             place["line"] = str(where.line)
     place["title"] = f"{finding.code} {finding.name}"
-    properties = ",".join(f"{key}={_escape_property(value)}" for key, value in place.items())
     step = "" if finding.step is None else f"step {finding.step}: "
     return (
         f"::{_GITHUB_LEVELS[finding.severity]} "
-        f"{properties}::{_escape_data(step + clean(message_with_repeats(finding) + also))}"
+        f"{_properties(place)}::{_escape_data(step + clean(message_with_repeats(finding) + also))}"
     )
 
 
@@ -92,6 +110,10 @@ def relative_to_cwd(file: str) -> str:
         return Path(file).resolve().relative_to(Path.cwd()).as_posix()
     except (OSError, ValueError):
         return file
+
+
+def _properties(values: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={_escape_property(value)}" for key, value in values.items())
 
 
 def _escape_data(text: str) -> str:
@@ -118,7 +140,14 @@ def sarif_document(reports: Iterable[tuple[Path, ReportView]]) -> dict[str, Any]
 
 
 def _run(path: Path, report: ReportView) -> dict[str, Any]:
-    codes = sorted({finding.code for finding in report.findings})
+    hidden = report.suppressed
+    shown = [*report.findings, *(item.finding for item in hidden)]
+    codes = sorted({finding.code for finding in shown})
+    results = [_result(item, codes.index(item.code), path) for item in shown]
+    for result, item in zip(results[len(report.findings) :], hidden, strict=True):
+        kind = "inSource" if item.by == "comment" else "external"
+        why = {"justification": clean(item.reason)} if item.reason else {}
+        result["suppressions"] = [{"kind": kind, **why}]
     return {
         "tool": {
             "driver": {
@@ -127,7 +156,7 @@ def _run(path: Path, report: ReportView) -> dict[str, Any]:
                 "rules": [_rule(code) for code in codes],
             }
         },
-        "results": [_result(item, codes.index(item.code), path) for item in report.findings],
+        "results": results,
     }
 
 
@@ -197,3 +226,95 @@ def _uri(file: str) -> str:
         if relative.is_absolute()
         else quote(relative.as_posix(), errors="replace")
     )
+
+
+# JUnit XML, which the test pages of build servers show: one case for each check and each finding.
+
+
+def junit_document(
+    reports: Sequence[tuple[Path, ReportView]], settings: Settings, *, unreached: str = ""
+) -> str:
+    """One test suite for each report.
+
+    A finding at or above the `fail_on` of the settings is a failure; a check that could not run and
+    a suppressed finding are skipped. `unreached`: why no step was made; it is an error.
+    """
+    from xml.etree import ElementTree
+
+    root = ElementTree.Element("testsuites", name="headway")
+    for path, report in reports:
+        suite = ElementTree.SubElement(root, "testsuite", name=clean(str(path)))
+        cases = [
+            *(_finding_case(item, settings.fail_on) for item in report.findings),
+            *(_suppressed_case(item) for item in report.suppressed),
+            *_check_cases(report, settings),
+        ]
+        if unreached:
+            cases.append(("headway", "steps", ("error", unreached, ""), {}))
+        for family, name, outcome, place in cases:
+            head = {"classname": family, "name": clean(name), **place}
+            case = ElementTree.SubElement(suite, "testcase", head)
+            if outcome is not None:
+                kind, message, text = outcome
+                inner = ElementTree.SubElement(case, kind)
+                if message:
+                    inner.set("message", clean(message))
+                inner.text = "\n".join(clean(line) for line in text.splitlines()) or None
+        counts = {"tests": len(cases)}
+        for kind, word in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
+            counts[word] = sum(
+                outcome is not None and outcome[0] == kind for *_, outcome, _ in cases
+            )
+        for word, count in counts.items():
+            suite.set(word, str(count))
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True)
+
+
+_Case = tuple[str, str, "tuple[str, str, str] | None", dict[str, str]]
+"""(family, name, (element, message, text) or None if it passed, file and line)."""
+
+
+def _finding_case(finding: Finding, fail_on: str) -> _Case:
+    place: dict[str, str] = {}
+    if finding.where.file:
+        place["file"] = relative_to_cwd(finding.where.file)
+        if finding.where.line:
+            place["line"] = str(finding.where.line)
+    step = "" if finding.step is None else f"step {finding.step}: "
+    message = step + message_with_repeats(finding)
+    text = "\n".join([f"{finding.severity}: {message}", format_where(finding.where)])
+    text += "".join(f"\n{remedy.text}" for remedy in finding.remedies)
+    fails = fail_on != "never" and finding.severity >= Severity.parse(fail_on)
+    outcome = ("failure", message, text) if fails else ("system-out", "", text)
+    return _family(finding.code), _case_name(finding), outcome, place
+
+
+def _suppressed_case(item: SuppressedView) -> _Case:
+    reason = f": {item.reason}" if item.reason else ""
+    outcome = ("skipped", f"suppressed by the {item.by}{reason}", "")
+    return _family(item.finding.code), _case_name(item.finding), outcome, {}
+
+
+def _check_cases(report: ReportView, settings: Settings) -> Iterator[_Case]:
+    """The selected checks without findings: those that ran passed, the others were skipped."""
+    found = {item.code for item in (*report.findings, *(x.finding for x in report.suppressed))}
+    reasons = {item.code: item.reason for item in report.not_run}
+    for check in registry.chosen_limits(settings):
+        if check.code in found:
+            continue
+        why = reasons.get(check.code)
+        outcome = None if why is None else ("skipped", why, "")
+        yield _family(check.code), f"{check.code} {check.name}", outcome, {}
+
+
+def _case_name(finding: Finding) -> str:
+    where = finding.where
+    line = f" at {Path(where.file).name}:{where.line}" if where.file and where.line else ""
+    return f"{finding_title(finding)}{line}"
+
+
+def _family(code: str) -> str:
+    check = registry.find(code)
+    parts = check.__module__.split(".") if check is not None else []
+    return f"headway.{parts[-2]}" if parts[:1] == ["headway"] else "headway.plugin"

@@ -1,4 +1,4 @@
-"""Terminal output: a page of wrapped and coloured text, a spinner and a progress bar.
+"""Terminal output: a page of wrapped and coloured text, a status line and a progress bar.
 
 Imports rich only when it prints.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import threading
 import time
@@ -22,26 +23,105 @@ if TYPE_CHECKING:
 
 
 PROGRESS_DELAY_SECONDS = 1.0
+REDRAW_SECONDS = 0.2
+
+
+class StatusLine:
+    """One line on stderr that is drawn over and over, only on a terminal."""
+
+    def __init__(self) -> None:
+        self._file = sys.stderr
+        self._write = self._file.write
+        self.live = self._file.isatty() and os.environ.get("TERM") != "dumb"
+        self._drawn = False
+        self._inside_line = False
+        """Whether the last text of the script does not end its line: a progress bar of its own."""
+        self._last = float("-inf")
+        self._lock = threading.RLock()  # a signal handler may print while the line is drawn
+
+    def show(self, text: str, *, at_once: bool = False) -> None:
+        """Draw the line, at most a few times a second."""
+        now = time.monotonic()
+        with self._lock:
+            if not self.live or self._inside_line:
+                return
+            if now - self._last < REDRAW_SECONDS and not at_once:
+                return
+            self._last, self._drawn = now, True
+            room = max(shutil.get_terminal_size().columns - 1, 20)
+            self._write(f"\r\x1b[2K{clean(text)[:room]}")
+            self._file.flush()
+
+    def clear(self) -> None:
+        """Remove the line."""
+        with self._lock:
+            if self._drawn:
+                self._write("\r\x1b[2K")
+                self._file.flush()
+            self._drawn = False
+
+    @contextmanager
+    def among_output(self) -> Iterator[None]:
+        """Within: whatever Python code prints first removes the line."""
+        changed: list[Any] = []
+        if self.live:
+            for stream in {id(item): item for item in (sys.stdout, sys.stderr)}.values():
+                if stream.isatty() and "write" not in getattr(stream, "__dict__", {"write": None}):
+                    stream.write = self._around(stream.write)  # type: ignore[method-assign]
+                    changed.append(stream)
+        try:
+            yield
+        finally:
+            for stream in changed:
+                del stream.write
+            self.clear()
+
+    def _around(self, write: Callable[[str], int]) -> Callable[[str], int]:
+        def write_after_clearing(text: str) -> int:
+            self.clear()
+            if text:
+                self._inside_line = not text.endswith("\n")
+            return write(text)
+
+        return write_after_clearing
 
 
 @contextmanager
-def spinner(for_what: str) -> Iterator[None]:
-    """Show a spinner on a terminal while work takes longer than a second."""
-    if not sys.stderr.isatty():
+def spinner(for_what: str, *, delay_s: float = PROGRESS_DELAY_SECONDS) -> Iterator[None]:
+    """Show on a terminal what is done and for how long, once it takes longer than the delay.
+
+    Needs no other package, so that the line comes before anything slow is imported.
+    """
+    line = StatusLine()
+    if not line.live:
         yield
         return
-    from headway.output.display_text import clean
+    began = time.monotonic()
+    over = threading.Event()
+    if not delay_s:
+        line.show(f"headway: {for_what}", at_once=True)
 
-    status = TerminalPage(sys.stderr).console.status(clean(for_what))
-    timer = threading.Timer(PROGRESS_DELAY_SECONDS, status.start)
-    timer.daemon = True
-    timer.start()
+    def draw() -> None:
+        wait = delay_s or 1.0
+        while not over.wait(wait):
+            wait = 1.0
+            line.show(f"headway: {for_what}, {format_seconds(time.monotonic() - began)}")
+
+    thread = threading.Thread(target=draw, daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        timer.cancel()
-        timer.join()
-        status.stop()
+        over.set()
+        thread.join()
+        line.clear()
+
+
+def format_seconds(seconds: float) -> str:
+    """`0:07`, `12:30`, `1:02:03`."""
+    minutes, left = divmod(int(max(seconds, 0.0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
 
 
 @contextmanager
@@ -53,13 +133,23 @@ def progress_bar() -> Iterator[Callable[..., Any] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     shown = Progress(
         TextColumn("scanning"),
         BarColumn(),
         DownloadColumn(binary_units=True),
+        TimeElapsedColumn(),
+        TextColumn("elapsed,"),
         TimeRemainingColumn(),
+        TextColumn("left"),
         console=TerminalPage(sys.stderr).console,
         transient=True,
     )

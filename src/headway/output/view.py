@@ -52,6 +52,28 @@ class RunLine(Protocol):
     def steps(self) -> int | None: ...
 
 
+class SuppressedView(Protocol):
+    """A finding that a comment or the baseline accepts."""
+
+    @property
+    def finding(self) -> Finding: ...
+    @property
+    def by(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+
+
+class UnusedSuppressionView(Protocol):
+    """A comment that suppresses nothing."""
+
+    @property
+    def file(self) -> str: ...
+    @property
+    def line(self) -> int: ...
+    @property
+    def why(self) -> str: ...
+
+
 class ReportView(Protocol):
     """What was found, what caused it, and which checks did not run."""
 
@@ -75,6 +97,10 @@ class ReportView(Protocol):
     def notes(self) -> Sequence[str]: ...
     @property
     def runs(self) -> Sequence[RunLine]: ...
+    @property
+    def suppressed(self) -> Sequence[SuppressedView]: ...
+    @property
+    def unused_suppressions(self) -> Sequence[UnusedSuppressionView]: ...
     def to_dict(self) -> dict[str, Any]: ...
 
 
@@ -253,7 +279,20 @@ def coverage_text(report: ReportView) -> str:
     seen = f"{report.looked_at}; " if report.looked_at and report.findings else ""
     text = f"{seen}{report.coverage.ran} of {report.coverage.of} checks could run"
     best = find_missing_signal(report.not_run)
-    return text if best is None else f"{text}; {best[1]} more need `{best[0]}` in the log"
+    if best is not None:
+        text += f"; {best[1]} more need `{best[0]}` in the log"
+    known = suppressed_text(report)
+    return f"{text}; {known}" if known else text
+
+
+def suppressed_text(report: ReportView) -> str:
+    """`3 findings suppressed (2 by a comment, 1 by the baseline)`; empty without any."""
+    by = Counter(item.by for item in report.suppressed)
+    if not by:
+        return ""
+    words = {"comment": "by a comment", "baseline": "by the baseline"}
+    parts = ", ".join(f"{by[kind]} {word}" for kind, word in words.items() if by[kind])
+    return f"{plural(by.total(), 'finding')} suppressed ({parts})"
 
 
 def blind_spots(report: ReportView) -> str:

@@ -9,6 +9,7 @@ fails is removed and the script continues. Everything is undone at the end.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -211,7 +212,7 @@ class EventBus:
         return self.script.stack[-1] if self.script.stack else None
 
     def _module_begins(self, module: nn.Module, args: Any) -> None:
-        if not self.listening:
+        if not self.listening or any(map(_is_symbolic, args)):
             return
         self._resume()
         if not self.script.stack:
@@ -292,8 +293,8 @@ class EventBus:
         if self._strict:
             raise error
         logger.debug("observer %s failed", name, exc_info=error)
-        # One line: torch appends its table of dispatch keys to some messages.
-        said = str(error).strip().partition("\n")[0]
+        # One sentence: torch appends its table of dispatch keys to some messages.
+        said = re.split(r"\n|(?<=\.) ", str(error).strip(), maxsplit=1)[0][:MAX_FAILURE_TEXT]
         self.failed.append(f"{name}: {type(error).__name__}: {said}".rstrip(": "))
 
     def _add(self, kind: type[Observer]) -> None:
@@ -339,6 +340,8 @@ def _count_fork() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_count_fork)
 
+MAX_FAILURE_TEXT = 200
+"""Characters of a message of torch that a note shows."""
 _NO_HISTORY = "A view was created in no_grad mode"
 """Torch raises this for the history of `weight[0]` after `weight[0] += 1` without gradients."""
 
@@ -387,3 +390,11 @@ class _FunctionMode(TorchFunctionMode):
         if watchers.ended:
             hub.dispatch_call(watchers.ended, call)
         return call.result
+
+
+def _is_symbolic(argument: Any) -> bool:
+    """Whether a module is called to find out shapes. Keras does so while it builds a model, whose
+    parameters do not exist then: to ask for them would create wrong ones."""
+    if isinstance(argument, Tensor):
+        return argument.is_meta
+    return type(argument).__name__ == "KerasTensor"

@@ -34,7 +34,9 @@ from headway.preflight.observers.model.parameter_structure import INVENTORY_TOPI
 from headway.preflight.trial.update_trials import OVERFIT
 from headway.report import Report
 from headway.torch_adapters.autocast_regions import regions_disabled
+from headway.torch_adapters.compat import accelerator_type
 from headway.torch_adapters.device_failure.lost_device import is_device_error, mark_device_lost
+from headway.torch_adapters.frames import warnings_at_user_lines
 
 # Overrides the precision of the script (--amp-dtype).
 
@@ -50,7 +52,9 @@ def override_precision(dtype: str | None) -> Iterator[None]:
         with regions_disabled():
             yield
     else:
-        kind = "cuda" if torch.cuda.is_available() else "cpu"
+        kind = accelerator_type()
+        if not torch.amp.is_autocast_available(kind):
+            kind = "cpu"
         with torch.autocast(kind, dtype=DTYPES[dtype]):
             yield
 
@@ -145,6 +149,7 @@ def run_check(
     with ExitStack() as stack:
         for around in (
             _force_eager(),
+            warnings_at_user_lines(),
             _silence_notices(),
             _set_anomaly_mode(how.detect_anomaly),
             launch,

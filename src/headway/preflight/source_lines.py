@@ -287,3 +287,24 @@ def _repeated_lines(tree: ast.Module) -> set[int]:
         if is_iterator or isinstance(node, (ast.For, ast.While)):
             found.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))  # type: ignore[attr-defined]
     return found
+
+
+_OTHER_STEPS = re.compile(r"sched|warm|lr|env|prof|ema|counter|bar", re.I)
+
+
+def has_other_step_calls(file: str, seen: Iterable[int]) -> bool:
+    """Whether a file calls `.step()` of an optimizer on a line that was not seen to run."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return True
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "step"
+        and not _OTHER_STEPS.search(ast.unparse(node.func.value))
+    ]
+    ran = set(seen)
+    return any(not ran & set(range(n.lineno, (n.end_lineno or n.lineno) + 1)) for n in calls)

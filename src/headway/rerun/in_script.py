@@ -68,6 +68,12 @@ def is_requested() -> bool:
     return pending is not None
 
 
+def captured_step() -> int:
+    """The number of the step that is requested."""
+    assert pending is not None
+    return pending.capsule.step
+
+
 def rerun_result() -> ReplayOutcome | None:
     """The outcome, even if the loop was left before `done` could be called."""
     return None if pending is None else pending.result

@@ -35,8 +35,6 @@ from headway.torch_adapters import patching
 from headway.torch_adapters.modes import WriteUndo, no_dispatch_modes, no_function_modes
 from headway.torch_adapters.optimizer_adapter import (
     AnsweredClosure,
-    HostBrake,
-    LineSearchState,
     LossScaling,
     find_closure,
     rewind_scaler,
@@ -45,6 +43,7 @@ from headway.torch_adapters.optimizer_adapter import (
 from headway.torch_adapters.process_groups.sharded_tensors import local_part
 from headway.torch_adapters.rng import RngState
 from headway.torch_adapters.runtime_state import compiled_code_runs, run_eagerly
+from headway.torch_adapters.step_skipping import HostBrake
 
 if TYPE_CHECKING:
     from headway.rerun.rerun_group import RerunGroup
@@ -76,7 +75,6 @@ class RerunSandbox:
         self._names = host.parameter_names()
         self._scaling = LossScaling(host.scaling.scaler)
         self._brakes: dict[int, HostBrake] = {}
-        self._searches: dict[int, LineSearchState | None] = {}
         self._undo = ExitStack()
         self._within = ExitStack()
         self._written = WriteUndo()
@@ -189,7 +187,6 @@ class RerunSandbox:
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Prevent the update; a closure is called once, as usual."""
         steps = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        self._searches[id(optimizer)] = LineSearchState.keep(optimizer)
         closure = find_closure(args, kwargs)
         answer = None
         if closure is not None:
@@ -197,9 +194,9 @@ class RerunSandbox:
                 answer = AnsweredClosure(closure, closure(), held=True)
         self._look_at_gradients(optimizer)
         self._settled = self._settled or not steps.isdisjoint(self._judged)
-        brake = self._brakes.setdefault(id(optimizer), HostBrake())
+        brake = self._brakes.setdefault(id(optimizer), HostBrake(optimizer))
         with no_function_modes():  # a remedy's mode must not intervene
-            brake.hold([p for group in optimizer.param_groups for p in group["params"]])
+            brake.skip()
         return None if answer is None else with_closure(args, kwargs, answer)
 
     @torch.no_grad()
@@ -221,10 +218,9 @@ class RerunSandbox:
         one.outcome.norms.update(self._norms(bad))
 
     def after_step(self, optimizer: Optimizer) -> None:
-        self._brakes.setdefault(id(optimizer), HostBrake()).release()
-        search = self._searches.pop(id(optimizer), None)
-        if search is not None:
-            search.put_back()
+        brake = self._brakes.get(id(optimizer))
+        if brake is not None:
+            brake.release()
 
     def _hold_any(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if self.is_running_pass and all(optimizer is not mine for mine in self._optimizers):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -141,7 +141,7 @@ class StepTracer:
     def step_comes(self, *, closure: bool) -> None:
         """An optimizer is about to step; its own ops are not traced, unlike those of a closure."""
         if self._session is not None and not closure:
-            self._session.trace.paused = True
+            self._session.pause(self._every_step)
 
     def step_over(self, host: RerunHost) -> None:
         """An optimizer has stepped, or its step was skipped."""
@@ -159,7 +159,7 @@ class StepTracer:
         if self._every_step and host.step >= max(CLOSE_STEPS, self._until):
             self._session.trace.rest()
         else:
-            self._session.trace.paused = False
+            self._session.go_on()
         self._batches = self._batches[len(self._batches) - self._fresh_batches :]
         if not self._every_step and host.step >= self._until:
             self.stop()
@@ -290,8 +290,8 @@ class _TraceSession:
         self._tracer = tracer
         self._stack = stack
         self.trace: LastingTrace = lasting_trace.LastingTrace(tracer.learn, running)
-        self._eager = run_eagerly()
-        self._eager.__enter__()
+        self._eager = ExitStack()
+        self._eager.enter_context(run_eagerly())
         if stack is not None:
             stack.install()
         self.trace.__enter__()
@@ -307,7 +307,21 @@ class _TraceSession:
         if self._stack is not None:
             self._stack.remove()
         self.trace.__exit__(None, None, None)
-        self._eager.__exit__(None, None, None)
+        self._eager.close()
+
+    def pause(self, every_step: bool) -> None:
+        """Trace nothing during the step of an optimizer."""
+        self.trace.paused = True
+        # Some optimizers compile their step: uncompiled, it would round differently.
+        if not every_step and self.trace.rest():
+            self._eager.close()
+
+    def go_on(self) -> None:
+        """The step is over."""
+        if self.trace.resting:
+            self._eager.close()
+            self._eager.enter_context(run_eagerly())
+        self.trace.wake()
 
     def find_origins(self) -> StepOrigins | None:
         """Where the bad values of the step that ends now come from; None: there are none."""

@@ -4,6 +4,7 @@ and `headway watch` draw the same data.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from headway.core.ending_facts import END
 from headway.core.incident_events import INCIDENT, TRACED
 from headway.core.records import EventRecord, Header, Record, SetupRecord, StepRecord
 from headway.core.signals import family
@@ -46,11 +48,14 @@ CHARTED_SIGNALS = (
 """Signals with a panel of their own."""
 USER_NAMED_FAMILIES = ("loss", "eval")
 """Families whose members users name: `loss/box`, `eval/accuracy`."""
-EVENTS_WITHOUT_MARK = ("scan", "axis", "checkpoint", "places", "end", INCIDENT, TRACED)
+EVENTS_WITHOUT_MARK = ("scan", "axis", "checkpoint", "places", END, INCIDENT, TRACED)
 """Events that are not marked: bookkeeping, or shown elsewhere."""
 SETUPS = ("precision", "optimizer")
 """Set-up facts that describe the run."""
 AFTER_CLIPPING = "clipped_grad_norm"
+STEP_TIME, SAMPLES = "step_time_s", "samples_per_s"
+CLOCK_POINTS = 200
+"""Buckets of another x axis; in between it is interpolated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,12 @@ class ChartData:
     """Step records that were read."""
     held: Downsampler = field(default_factory=Downsampler)
     """The steps whose update was skipped."""
+    skipped: int = 0
+    """Their number."""
+    ending: str = ""
+    """How the run ended, as it recorded itself: `finished`, …; empty while it runs."""
+    clocks: dict[str, Downsampler] = field(default_factory=dict)
+    """Other x axes, as the value at each x: seconds of training (`time`), `samples`."""
     end: int = 0
     series_left_out: int = 0
     progress: float = 1.0
@@ -109,6 +120,7 @@ class ChartBuilder:
         self._first: list[ChartMark] = []
         self._last: deque[ChartMark] = deque(maxlen=MAX_MARKS)
         self._marks = 0
+        self._spent: dict[str, float] = {}
         self._refused: set[str] = set()
         self._coming: deque[Header] = deque()
 
@@ -144,8 +156,10 @@ class ChartBuilder:
             if known is not None:
                 _extend(known, x[at], numbers)
         self._rows_after_clipping(rows, x)
+        self._run_clocks(rows, x)
         if rows.held.any():
             where = x[rows.held & drawn]
+            self._data.skipped += len(where)
             self._data.held.extend(where, np.ones(len(where)))
         for step in rows.tensor_steps:
             if drawn[step.row]:
@@ -183,6 +197,34 @@ class ChartBuilder:
         with np.errstate(over="ignore", invalid="ignore"):
             _extend(series, x[both], norms[first] * factors[second])
 
+    def _run_clocks(self, rows: StepColumns, x: Ints) -> None:
+        """Add up the time and the samples of the steps."""
+        if STEP_TIME not in rows.values:
+            return
+        at, seconds = rows.values[STEP_TIME]
+        self._clock("time", x[at], seconds)
+        if SAMPLES in rows.values:
+            other, speed = rows.values[SAMPLES]
+            both, first, second = np.intersect1d(at, other, assume_unique=True, return_indices=True)
+            with np.errstate(over="ignore", invalid="ignore"):
+                self._clock("samples", x[both], seconds[first] * speed[second])
+
+    def _tick(self, name: str, x: int, spent: float) -> None:
+        so_far = self._spent.get(name, 0.0) + spent
+        if spent >= 0 and math.isfinite(so_far):
+            self._spent[name] = so_far
+            self._data.clocks.setdefault(name, Downsampler(CLOCK_POINTS)).add(x, so_far)
+
+    def _clock(self, name: str, x: Ints, spent: Floats) -> None:
+        sound = (x >= 0) & np.isfinite(spent) & (spent >= 0)
+        if not sound.any():
+            return
+        so_far = self._spent.get(name, 0.0) + np.cumsum(spent[sound])
+        if np.isfinite(so_far[-1]):
+            self._spent[name] = float(so_far[-1])
+            clock = self._data.clocks.setdefault(name, Downsampler(CLOCK_POINTS))
+            clock.extend(x[sound], so_far)
+
     def data(self) -> ChartData:
         """The chart data so far."""
         data = self._data
@@ -202,6 +244,7 @@ class ChartBuilder:
     def _take_header(self, header: Header) -> None:
         self._header = header
         self._data.source = header.source
+        self._data.ending = ""  # a run that is resumed goes on
         self._data.facts.update(header.facts)
         if header.world_size > 1:
             self._data.facts["world_size"] = header.world_size
@@ -220,8 +263,14 @@ class ChartBuilder:
                 known.add(x, value)
         if "clip_coef" in record.values:
             self._after_clipping(x, record.values)
+        if STEP_TIME in record.values:
+            seconds = record.values[STEP_TIME]
+            self._tick("time", x, seconds)
+            if SAMPLES in record.values:
+                self._tick("samples", x, seconds * record.values[SAMPLES])
         if record.held:
             self._data.held.add(x, 1.0)
+            self._data.skipped += 1
         for name in MAPS:
             column = record.columns.get(name)
             if column is not None:
@@ -257,6 +306,8 @@ class ChartBuilder:
     def _event(self, record: EventRecord) -> None:
         if record.kind == INCIDENT and len(self._data.incidents) < MAX_INCIDENTS:
             self._data.incidents.append(record)
+        if record.kind == END:
+            self._data.ending = str(record.data.get("status", ""))[:40]
         if record.kind in EVENTS_WITHOUT_MARK or self._of_other_event(record):
             return
         # An event may refer to an earlier step, so it does not move the axis.

@@ -11,10 +11,13 @@ from numpy.typing import NDArray
 # Series. The x axis is divided into buckets whose width is a power of two. Each bucket keeps its
 # minimum and maximum at their original steps, so that no spike is averaged away, and the first
 # step, last step and count of every kind of non-finite value. With too many buckets the width
-# doubles. The minimum of minima is the minimum, so the order of folding does not matter.
+# doubles. The minimum of minima is the minimum, so the order of folding does not matter. The mean
+# and count of each bucket are kept, too: a smoothed curve follows the mean, not the extremes.
 
 BUCKETS = 1500
 """More than a chart has pixels."""
+MEANS = 500
+"""Means from which a smoothed curve is drawn."""
 POINTS_PER_FOLD = 1 << 14
 """Points buffered before they are folded."""
 KINDS = ("NaN", "Infinity", "-Infinity")
@@ -51,6 +54,9 @@ class Downsampler:
         self._kept_y: Floats = np.empty(0, np.float64)
         self._gaps: Ints = np.empty((0, 4), np.int64)
         """Rows of kind, first, last, count; in the order of x."""
+        self._first: Ints = np.empty(0, np.int64)
+        self._means: Floats = np.empty((0, 2), np.float64)
+        """The first x of each bucket; the mean and the number of its finite values."""
 
     def add(self, x: int, y: float) -> None:
         """Add one point."""
@@ -75,6 +81,17 @@ class Downsampler:
         self._fold()
         return self._kept_x, self._kept_y
 
+    def means(self, most: int = MEANS) -> tuple[Ints, Floats]:
+        """The mean of each bucket, in at most `most` wider ones; empty if every point is kept."""
+        self._fold()
+        if self.width == 1 or not len(self._first):
+            return np.empty(0, np.int64), np.empty(0, np.float64)
+        width = self.width
+        while _count(self._first // width) > most:
+            width *= 2
+        first, means = _merge_means(self._first, self._means, width)
+        return first // width * width + width // 2, means[:, 0]
+
     def gaps(self) -> list[Gap]:
         """The non-finite values of each bucket."""
         self._fold()
@@ -92,6 +109,8 @@ class Downsampler:
         part._kept_x, part._kept_y = x[begin:end], y[begin:end]
         gaps = self._gaps[(self._gaps[:, 2] >= first) & (self._gaps[:, 1] <= last)]
         part._gaps = gaps
+        inside = (self._first >= first) & (self._first <= last)
+        part._first, part._means = self._first[inside], self._means[inside]
         part._squeeze()
         part.seen = len(part._kept_x) + int(part._gaps[:, 3].sum())
         return part
@@ -105,6 +124,8 @@ class Downsampler:
         both.seen = self.seen + other.seen
         both._kept_x, both._kept_y = np.concatenate([x, more_x]), np.concatenate([y, more_y])
         both._gaps = np.concatenate([self._gaps, other._gaps])
+        both._first = np.concatenate([self._first, other._first])
+        both._means = np.concatenate([self._means, other._means])
         both._squeeze()
         return both
 
@@ -123,6 +144,8 @@ class Downsampler:
             x, y = x[finite], y[finite]
         self._kept_x = np.concatenate([self._kept_x, x])
         self._kept_y = np.concatenate([self._kept_y, y])
+        self._first = np.concatenate([self._first, x])
+        self._means = np.concatenate([self._means, np.stack([y, np.ones_like(y)], axis=1)])
         self._squeeze()
 
     def _squeeze(self) -> None:
@@ -133,6 +156,7 @@ class Downsampler:
         kept = extremes(self._kept_x // self.width, self._kept_y)
         self._kept_x, self._kept_y = self._kept_x[kept], self._kept_y[kept]
         self._gaps = _merge_gaps(self._gaps, self.width)
+        self._first, self._means = _merge_means(self._first, self._means, self.width)
 
     def _take_gaps(self, x: Ints, y: Floats) -> None:
         kinds = np.where(np.isnan(y), 0, np.where(y > 0, 1, 2))
@@ -187,6 +211,20 @@ def _merge_gaps(gaps: Ints, width: int) -> Ints:
         axis=1,
     )
     return merged[np.argsort(merged[:, 1], kind="stable")]
+
+
+def _merge_means(first: Ints, means: Floats, width: int) -> tuple[Ints, Floats]:
+    """The mean and count of each bucket; `first` is non-decreasing."""
+    if not len(first):
+        return first, means
+    starts = np.flatnonzero(np.r_[True, np.diff(first // width) != 0])
+    if len(starts) == len(first):
+        return first, means
+    count = np.add.reduceat(means[:, 1], starts)
+    shares = means[:, 1] / np.repeat(count, np.diff(np.r_[starts, len(first)]))
+    # A mean of means: the sum of large values would overflow.
+    mean = np.add.reduceat(means[:, 0] * shares, starts)
+    return first[starts], np.stack([mean, count], axis=1)
 
 
 def _count(bucket: Ints) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 
 from headway.torch_adapters.frames import in_checkpointed_forward
 from headway.torch_adapters.private_parts import private_method, private_part
@@ -151,6 +152,14 @@ def node_kind(node: Any) -> str:
     """`Softplus` for `SoftplusBackward0`."""
     name: str = node.name().rpartition("::")[2]
     return name.partition("Backward")[0]
+
+
+def is_custom_node(node: Any, depth: int = 2) -> bool:
+    """Whether an `autograd.Function` or a custom op made this, at most a few nodes (a bias, a view)
+    before."""
+    if node is None or isinstance(node, BackwardCFunction):
+        return node is not None
+    return depth > 0 and any(is_custom_node(item, depth - 1) for item in next_nodes(node))
 
 
 def next_nodes(node: Any) -> list[Any]:

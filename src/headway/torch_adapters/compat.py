@@ -198,3 +198,11 @@ current_transform: Callable[[], Any] = private_part(
     without="calls inside vmap and torch.func are observed like others",
 )
 """The `torch.func` transform that runs now; None outside of one."""
+
+
+def accelerator_type() -> str:
+    """`cuda` (CUDA and ROCm), `xpu`, `mps` or another device that can be used; `cpu` without."""
+    accelerator = getattr(torch, "accelerator", None)
+    if accelerator is None or not accelerator.is_available():
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return str(accelerator.current_accelerator().type)

@@ -8,12 +8,14 @@ import os
 import re
 import sys
 import sysconfig
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import torch
 
@@ -207,6 +209,41 @@ def describe_frame(frame: FrameType) -> Location:
     """The line a frame is at."""
     code = frame.f_code
     return Location(code.co_filename, frame.f_lineno, code.co_name)
+
+
+@contextmanager
+def warnings_at_user_lines() -> Iterator[None]:
+    """Within: a warning from one of our wrappers names the user's line, and comes once for each.
+
+    torch takes the innermost Python frame, which is ours while a wrapped function runs.
+    """
+    before = warnings.showwarning
+    shown: set[tuple[str, type[Warning], str, int]] = set()
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if is_headway_file(filename):
+            frame = next(filter(is_user_frame, walk_callers(sys._getframe(1))), None)
+            if frame is not None:
+                filename, lineno, line = frame.f_code.co_filename, frame.f_lineno, None
+            place = (str(message), category, filename, lineno)
+            if place in shown:
+                return
+            shown.add(place)
+        before(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        if warnings.showwarning is show:  # a script may have set its own
+            warnings.showwarning = before
 
 
 # Finds the line of user code an op comes from, by walking the Python frames around it.

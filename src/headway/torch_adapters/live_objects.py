@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -26,16 +26,25 @@ from headway.torch_adapters.private_parts import private_part
 
 MAX_GRAPH_NODES = 200_000
 """More than any model people train by script has; a limit all the same."""
+MAX_WRAPPERS = 4
+"""Optimizers around one another."""
 
 
-def find_optimizers() -> list[Optimizer]:
+def find_optimizers(stepped: Container[int] = ()) -> list[Optimizer]:
     """Every optimizer that holds parameters, in the order they were made, as far as it is known.
 
-    Wrappers that pass on to another optimizer share its groups: the inner one steps.
+    Of a wrapper and the optimizer inside it, one steps: the wrapper, unless it belongs to a
+    framework, or the script steps the inner one itself. `stepped`: identities of those that step.
     """
     found = [item for item in find_instances(Optimizer) if _groups(item)]
-    wrapped = {id(inner) for item in found if (inner := wrapped_optimizer(item)) is not None}
-    return [item for item in found if wrapped_optimizer(item) is None or id(item) in wrapped]
+    dropped: set[int] = set()
+    for outer in found:
+        inner = list(_wrapped_optimizers(outer))
+        if _passes_on(outer) or any(id(item) in stepped for item in inner):
+            dropped.update([id(outer)] if inner else [])
+        else:
+            dropped.update(map(id, inner))
+    return [item for item in found if id(item) not in dropped]
 
 
 def find_models(optimizers: Sequence[Optimizer], roots: Sequence[Tensor] = ()) -> list[nn.Module]:
@@ -101,6 +110,37 @@ def wrapped_optimizer(optimizer: Optimizer) -> Optimizer | None:
         if value is not optimizer and issubclass(type(value), Optimizer):
             return value  # type: ignore[no-any-return]
     return None
+
+
+def _passes_on(wrapper: Optimizer) -> bool:
+    """Whether it belongs to a framework: while gradients accumulate, its `step` does nothing."""
+    return type(wrapper).__module__.partition(".")[0] in _FRAMEWORKS
+
+
+_FRAMEWORKS = frozenset(
+    [
+        "accelerate",
+        "deepspeed",
+        "fairscale",
+        "lightning",
+        "lightning_fabric",
+        "pytorch_lightning",
+        "torch",
+        "torch_xla",
+        "transformers",
+        "trl",
+    ]
+)
+
+
+def _wrapped_optimizers(optimizer: Optimizer) -> Iterator[Optimizer]:
+    """Those inside of it, one in another."""
+    inner = wrapped_optimizer(optimizer)
+    for _ in range(MAX_WRAPPERS):
+        if inner is None:
+            return
+        yield inner
+        inner = wrapped_optimizer(inner)
 
 
 def _children(module: nn.Module) -> Iterable[nn.Module]:

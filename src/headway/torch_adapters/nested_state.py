@@ -1,5 +1,5 @@
 """Nested states of tensors and plain data: walks them, saves them with a checksum, loads them
-without running code.
+without running code. And everything that an optimizer holds, restored in place.
 """
 
 from __future__ import annotations
@@ -8,15 +8,16 @@ import hashlib
 import io
 import os
 import re
+import types
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 # What `torch.load(..., weights_only=True)` takes back, and what it refuses.
 
@@ -204,3 +205,118 @@ class _Hashing:
 
     def flush(self) -> None:
         self._file.flush()
+
+
+# Everything that an optimizer holds, restored in place.
+
+_LEFT_ALONE = (
+    *(type, types.ModuleType, types.FunctionType, types.MethodType),
+    *(types.BuiltinFunctionType, types.GeneratorType),
+    *(bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device),
+)
+
+
+class OptimizerSnapshot:
+    """The weights of an optimizer and everything that it holds, at one moment.
+
+    Objects keep their identity: containers are refilled, attributes set, tensors written to.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self._undo: list[Callable[[], None]] = []
+        self._parameters = optimized_parameters(optimizer)
+        seen: dict[int, Any] = {}
+        waiting: deque[Any] = deque((optimizer, *self._parameters))
+        while waiting:
+            item = waiting.popleft()
+            if not isinstance(item, _LEFT_ALONE) and id(item) not in seen:
+                seen[id(item)] = item  # kept, so that its identity stays its own
+                waiting.extend(self._save(item))
+
+    def went_bad(self) -> bool:
+        """Whether the step left a weight non-finite."""
+        return not all(bool(torch.isfinite(item).all()) for item in self._parameters)
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """As if the step had never been tried."""
+        for undo in reversed(self._undo):
+            undo()
+
+    def _save(self, item: Any) -> Iterable[Any]:
+        """Save what is directly in an object; what else is to be saved."""
+        if isinstance(item, Tensor):
+            return self._save_tensor(item)
+        if isinstance(item, dict):
+            return self._save_entries(item)
+        if isinstance(item, (list, set, deque)):
+            return self._save_items(item)
+        if isinstance(item, (tuple, frozenset)):
+            return item
+        if isinstance(item, nn.Module):
+            return (*item.parameters(), *item.buffers())
+        if isinstance(item, torch.Generator):
+            self._undo.append(partial(_set_state, item, item.get_state()))
+            return ()
+        return self._save_attributes(item)
+
+    def _save_entries(self, item: dict[Any, Any]) -> Sequence[Any]:
+        content = dict(item)
+
+        def undo() -> None:
+            item.clear()
+            item.update(content)
+
+        self._undo.append(undo)
+        return (*content, *content.values())
+
+    def _save_items(self, item: Any) -> Sequence[Any]:
+        content = list(item)
+
+        def undo() -> None:
+            item.clear()
+            (item.update if isinstance(item, set) else item.extend)(content)
+
+        self._undo.append(undo)
+        return content
+
+    def _save_attributes(self, item: Any) -> Iterator[Any]:
+        attributes = getattr(item, "__dict__", None)
+        if not isinstance(attributes, dict):
+            return
+        # Hooks are nothing that a step changes; ours may be removed within it.
+        content = {k: v for k, v in attributes.items() if not k.startswith("_optimizer_")}
+
+        def undo() -> None:
+            for name in [k for k in attributes if not k.startswith("_optimizer_")]:
+                if name not in content:
+                    del attributes[name]
+            attributes.update(content)
+
+        self._undo.append(undo)
+        yield from content.values()
+
+    def _save_tensor(self, tensor: Tensor) -> Sequence[Any]:
+        flatten = getattr(tensor, "__tensor_flatten__", None)
+        if flatten is not None:  # quantised state: its parts are tensors themselves
+            return [getattr(tensor, name) for name in flatten()[0]]
+        if tensor.grad_fn is not None:
+            return ()
+        memory, value = tensor.data, tensor.detach().clone()
+
+        def undo() -> None:
+            if tensor.layout is torch.strided and tensor.data_ptr() != memory.data_ptr():
+                tensor.data = memory  # the step gave it other memory
+            tensor.copy_(value)
+
+        self._undo.append(undo)
+        return ()
+
+
+def _set_state(generator: torch.Generator, state: Tensor) -> None:
+    generator.set_state(state)
+
+
+def optimized_parameters(optimizer: Any) -> list[Tensor]:
+    """The parameters of all groups."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

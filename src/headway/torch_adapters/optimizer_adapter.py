@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,13 +14,15 @@ from torch.optim import LBFGS, Optimizer
 
 from headway.torch_adapters.autograd_graph import saved_value
 
-# Holding an update back so that nothing moves.
+# Skipping an update inside a fused CUDA kernel: the verdict goes into `found_inf` and the clip
+# coefficient into `grad_scale`, the two tensors the kernel was given for GradScaler, so that it
+# skips or clips by itself and the host never waits. `step_skipping` does the same on the host.
 
-# On the host: every gradient is set to None, which for every torch optimizer is a true no-op
-# (zeroing is not: momentum and weight decay still move the weights), and given back after the
-# step. Inside a fused CUDA kernel: the verdict goes into `found_inf` and the clip coefficient into
-# `grad_scale`, the two tensors the kernel was given for GradScaler, so that it skips or clips by
-# itself and the host never waits.
+
+def is_torchs_own(optimizer: Any) -> bool:
+    """Whether torch itself defines how the optimizer steps."""
+    module = getattr(type(optimizer).step, "__module__", "") or ""
+    return module.partition(".")[0] == "torch"
 
 
 def local_optimizer(optimizer: Optimizer) -> Optimizer:
@@ -30,28 +32,6 @@ def local_optimizer(optimizer: Optimizer) -> Optimizer:
         if isinstance(inner, Optimizer):
             return inner
     return optimizer
-
-
-class HostBrake:
-    """Takes the gradients away for the duration of a step."""
-
-    def __init__(self) -> None:
-        self._kept: list[tuple[Tensor, Tensor]] = []
-
-    def hold(self, parameters: Sequence[Tensor]) -> None:
-        """From here to `release`, these parameters have no gradient."""
-        for parameter in parameters:
-            gradient = parameter.grad
-            if gradient is not None:
-                self._kept.append((parameter, gradient))
-                parameter.grad = None
-
-    def release(self) -> None:
-        """Give the gradients back: the user's own code may want to look at them."""
-        for parameter, gradient in self._kept:
-            if parameter.grad is None:
-                parameter.grad = gradient
-        self._kept.clear()
 
 
 class KernelBrake:
@@ -85,7 +65,9 @@ class KernelBrake:
 
 
 def is_fused_on_cuda(optimizer: Optimizer) -> bool:
-    """Whether every group of the optimizer runs in a fused kernel on one CUDA device."""
+    """Whether every group of the optimizer runs in a fused kernel of torch on one CUDA device."""
+    if not is_torchs_own(optimizer):  # what it calls fused may not know `found_inf`
+        return False
     devices: set[torch.device] = set()
     for group in optimizer.param_groups:
         if not group.get("fused"):
@@ -98,7 +80,7 @@ def fuse_optimizer(optimizer: Optimizer) -> bool:
     """Switch Adam, AdamW, SGD or Adagrad to the fused form; False where that is not possible."""
     if not isinstance(
         optimizer, (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
-    ):
+    ) or not is_torchs_own(optimizer):
         return False
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if not all(p.device.type == "cuda" and p.is_floating_point() for p in parameters):
@@ -118,11 +100,11 @@ def fuse_optimizer(optimizer: Optimizer) -> bool:
 
 # Optimizers that call backward themselves: `optimizer.step(closure)`.
 
-# The step's pre-hook runs before the closure has filled a single gradient. So the closure is run
-# first, the step is judged, and the optimizer is handed a closure that answers its first call with
-# the loss already there. LBFGS evaluates several times within one step and keeps counters besides
-# its moments: its state and its weights are kept, so that a step that went bad half-way leaves no
-# trace.
+# The step's pre-hook runs before the closure has filled a single gradient. Torch's own optimizers
+# begin their step with the closure. So it is run first, the step is judged, and the optimizer is
+# handed a closure that answers its first call with the loss already there. LBFGS evaluates several
+# times within one step and keeps counters besides its moments: its state and its weights are kept,
+# so that a step that went bad half-way leaves no trace. `step_skipping` has the others.
 
 Closure = Callable[[], Any]
 
@@ -156,6 +138,17 @@ class AnsweredClosure:
             self._asked = True
             return self._loss
         return self._closure()
+
+
+class SavedStep(Protocol):
+    """What an optimizer held before its step."""
+
+    def went_bad(self) -> bool:
+        """Whether the step left a weight non-finite."""
+        ...
+
+    def put_back(self) -> None:
+        """As if the step had never been tried."""
 
 
 class LineSearchState:

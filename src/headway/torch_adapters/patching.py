@@ -17,6 +17,7 @@ from torch.nn.utils import clip_grad
 
 from headway.torch_adapters.private_parts import private_part
 from headway.torch_adapters.process_groups.sharded_tensors import is_dtensor, local_part, replicated
+from headway.torch_adapters.runtime_state import is_capturing
 
 # The one way in which anything of torch is replaced, and restored.
 
@@ -187,6 +188,8 @@ def remove_listener(observer: TorchListener) -> None:
 
 
 def _listening() -> list[TorchListener]:
+    if is_capturing():  # a graph would repeat our work at every replay, with nobody to read it
+        return []
     return [observer for ref in _listeners if (observer := ref()) is not None]
 
 

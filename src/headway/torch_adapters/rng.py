@@ -1,5 +1,5 @@
-"""Captures and restores the random number generators: Python's, NumPy's, torch's, every CUDA
-device's.
+"""Captures and restores the random number generators: Python's, NumPy's, torch's, every
+accelerator's.
 
 States are plain data and tensors, so that a snapshot on disk loads with `weights_only=True`.
 """
@@ -9,10 +9,12 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 
+from headway.torch_adapters.compat import accelerator_type
 from headway.torch_adapters.private_parts import private_part
 
 MT19937_BYTES = 624 * 4 + 4
@@ -22,7 +24,7 @@ MT19937_BYTES = 624 * 4 + 4
 class RngState:
     """The generators at one moment, kept as quickly as can be: for every step, in memory only."""
 
-    __slots__ = ("_cuda", "_numpy", "_python", "_torch")
+    __slots__ = ("_cuda", "_numpy", "_other", "_python", "_torch")
 
     def __init__(self, *, exact: bool = False) -> None:
         """`exact`: NumPy's spare normal number too, which its memory does not show."""
@@ -34,6 +36,7 @@ class RngState:
         self._numpy = _numpys() if "numpy" in sys.modules else None
         started = torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing()
         self._cuda = torch.cuda.get_rng_state_all() if started else None
+        self._other = _states_of_other() if other_accelerator() is not None else None
 
     def restore(self) -> None:
         """Let every generator go on from here."""
@@ -43,6 +46,7 @@ class RngState:
             sys.modules["numpy"].random.set_state(self._numpy)
         if self._cuda is not None:
             torch.cuda.set_rng_state_all(self._cuda)
+        _restore_other(self._other)
 
     def follows(self, begin: RngState, end: RngState) -> bool:
         """Whether what was drawn from `begin` to here may be what was drawn until `end`.
@@ -53,7 +57,7 @@ class RngState:
         return all(_alike(now, first) or _alike(now, last) for now, first, last in states)
 
     def _states(self) -> list[Any]:
-        return [self._python, self._torch, self._numpy, *(self._cuda or ())]
+        return [self._python, self._torch, self._numpy, *(self._cuda or ()), *(self._other or ())]
 
     def to_state(self) -> dict[str, Any]:
         """As `capture` gives it: plain data and tensors."""
@@ -112,6 +116,9 @@ def capture() -> dict[str, Any]:
         state["numpy"] = [str(name), words, int(position), int(has_gauss), float(cached)]
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state_all()
+    others = _states_of_other()
+    if others is not None:
+        state["accelerator"] = others
     return state
 
 
@@ -141,6 +148,7 @@ def restore(state: dict[str, Any]) -> None:
     if "cuda" in state and torch.cuda.is_available():
         for device in range(min(torch.cuda.device_count(), len(state["cuda"]))):
             torch.cuda.set_rng_state(state["cuda"][device], device)
+    _restore_other(state.get("accelerator"))
 
 
 def seed_all(seed: int) -> None:
@@ -149,3 +157,41 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed)
+
+
+# Accelerators other than CUDA and ROCm, which torch both calls "cuda": XPU, MPS and others.
+
+
+@cache
+def other_accelerator() -> Any:
+    """The module of torch for this accelerator, such as `torch.xpu`; None if there is none, or if
+    its generators cannot be read.
+    """
+    kind = accelerator_type()
+    if kind in ("cpu", "cuda"):
+        return None
+    try:
+        module = torch.get_device_module(kind)
+    except RuntimeError:  # a device that torch does not know
+        return None
+    readable = hasattr(module, "get_rng_state") and hasattr(module, "set_rng_state")
+    return module if readable else None
+
+
+def _states_of_other() -> list[torch.Tensor] | None:
+    module = other_accelerator()
+    if module is None:
+        return None
+    if hasattr(module, "get_rng_state_all"):
+        return list(module.get_rng_state_all())
+    return [module.get_rng_state()]
+
+
+def _restore_other(states: list[torch.Tensor] | None) -> None:
+    module = other_accelerator()
+    if module is None or states is None:
+        return
+    if hasattr(module, "set_rng_state_all"):
+        module.set_rng_state_all(states)
+    else:
+        module.set_rng_state(states[0])

@@ -6,9 +6,10 @@ Where a torch version lacks one of them, the answer is that nothing is known.
 from __future__ import annotations
 
 import sys
+import types
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import cache, wraps
 from typing import Any
 
 import torch
@@ -74,7 +75,10 @@ def compiled_code_runs() -> bool:
     that was compiled, and not what came of it."""
     utils = sys.modules.get("torch._dynamo.utils")
     counters = getattr(utils, "counters", None)  # without them: nothing was compiled
-    return counters is not None and sum(counters["frames"].values()) > 0
+    # With `fullgraph=True` torch counts no frames, only graphs.
+    return counters is not None and any(
+        sum(counters[kind].values()) > 0 for kind in ("frames", "stats")
+    )
 
 
 def run_eagerly() -> AbstractContextManager[Any]:
@@ -107,3 +111,53 @@ def is_compiled(model: nn.Module) -> bool:
         or type(module).__name__ == "OptimizedModule"
         for module in model.modules()
     )
+
+
+def is_capturing() -> bool:
+    """Whether the current CUDA stream is recorded into a CUDA graph: nothing may wait for it."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+_frame_callback: Callable[[], Any] = private_part(
+    "torch._C._dynamo.eval_frame.get_eval_frame_callback",
+    lambda: None,
+    without="inside a compiled training step, code of headway is compiled as well",
+)
+
+_set_strategy: Callable[..., None] | None = private_part(
+    "torch._C._dynamo.eval_frame.set_code_exec_strategy",
+    None,
+    without="around a compiled optimizer step, torch warns of a function that it cannot compile",
+)
+
+
+def keep_uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function for calls from compiled code, which neither inlines nor compiles it.
+
+    `torch.compiler.disable` alone would load the compiler, and cost every uncompiled call more.
+    """
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _frame_callback() is None:
+            return function(*args, **kwargs)
+        return torch.compiler.disable(function)(*args, **kwargs)
+
+    call._torchdynamo_disable = True  # type: ignore[attr-defined]  # compiled code calls it
+    return call
+
+
+def _skip_code(code: types.CodeType) -> None:
+    """Let the compiler pass over a function that the interpreter calls."""
+    if _set_strategy is not None:
+        parts = torch._C._dynamo.eval_frame
+        with suppress(AttributeError, TypeError):  # they may come to have other names
+            _set_strategy(
+                code, parts._FrameExecStrategy(parts._FrameAction.SKIP, parts._FrameAction.DEFAULT)
+            )
+
+
+# Once for all functions that `keep_uncompiled` returns: they share their code.
+for _item in keep_uncompiled.__code__.co_consts:
+    if isinstance(_item, types.CodeType) and _item.co_name == "call":
+        _skip_code(_item)

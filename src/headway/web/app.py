@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from headway.output.display_text import make_path_shortener
 from headway.rundir.timeline import MAX_X
-from headway.web import page_data
+from headway.web import page_data, run_table
 from headway.web.access import ServedFolder
 from headway.web.own_run import OwnRun
 from headway.web.run_entry import POINTS, ForeignRun
@@ -116,6 +116,9 @@ SHARED = "headway.output.html"
 STATIC = {
     "uPlot.iife.min.js": (SHARED, "assets", "text/javascript"),
     "uPlot.min.css": (SHARED, "assets", "text/css"),
+    "chart_tools.js": (SHARED, "assets", "text/javascript"),
+    "choices.js": (SHARED, "assets", "text/javascript"),
+    "heat.js": (SHARED, "assets", "text/javascript"),
     "report.js": (SHARED, "assets", "text/javascript"),
     "report.css": (SHARED, "assets", "text/css"),
     "common.js": (OURS, "static", "text/javascript"),
@@ -160,6 +163,7 @@ class WebApp:
                 Route("/api/runs/{key}/layers", self._layers),
                 Route("/api/compare", self._compare),
                 Route("/api/events", self._events),
+                Route("/metrics", self._metrics),
             ],
             lifespan=self._life,
         )
@@ -190,14 +194,22 @@ class WebApp:
         def work() -> dict[str, Any]:
             runs = self.run_index.all()
             return {
-                "folder": page_data.clip_text(self.root.path.name or self.root.path),
+                "folder": run_table.clip_text(self.root.path.name or self.root.path),
                 "runs": [
-                    page_data.summarize_run(run) for run in runs if not only or run.id in only
+                    run_table.summarize_run(run) for run in runs if not only or run.id in only
                 ],
                 "left_out": self.run_index.left_out,
             }
 
         return await _json(work)
+
+    async def _metrics(self, request: Request) -> Response:
+        text = await asyncio.to_thread(
+            lambda: run_table.prometheus_text(
+                [run_table.summarize_run(run) for run in self.run_index.all()]
+            )
+        )
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def _details(self, request: Request) -> Response:
         run = self._run(request)
@@ -223,7 +235,7 @@ class WebApp:
                     return known[1]
                 data = run.charts(low, high, points)
                 report = run.report()
-                drawn = page_data.timeline_data(data, report.findings if report else (), run)
+                drawn = page_data.timeline_data(data, report.causes if report else (), run)
                 text = self._shorten(_dump(drawn))
                 self._answers[asked] = (run.version, text)
                 while len(self._answers) > MAX_CACHED_ANSWERS:
@@ -256,7 +268,8 @@ class WebApp:
             ]
             return {
                 **page_data.comparison_data(drawn),
-                "runs": [page_data.summarize_run(run) for run in runs],
+                "runs": [run_table.summarize_run(run) for run in runs],
+                "settings": run_table.compare_settings(runs),
                 "unknown": len(keys) - len(runs),
             }
 
@@ -282,7 +295,7 @@ class WebApp:
     def _news(self, changed: set[str]) -> dict[str, Any]:
         known = [(key, self.run_index.get(key)) for key in sorted(changed)]
         return {
-            "runs": [page_data.summarize_run(run) for _, run in known if run is not None],
+            "runs": [run_table.summarize_run(run) for _, run in known if run is not None],
             "gone": [key for key, run in known if run is None],
         }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from headway.rundir.chart_data import ChartData
 from headway.rundir.live_charts import LiveCharts
 from headway.rundir.run_reader import EVENTS, STEPS, RunDir
 from headway.rundir.vanished_run import StreamEnd
-from headway.web.run_entry import IDLE_SECONDS, POINTS, RunEntry
+from headway.web.run_entry import IDLE_SECONDS, POINTS, RunEntry, RunFigures
 
 REPORT_INTERVAL = 4.0
 """Seconds after which the report on a growing run is rebuilt."""
@@ -35,6 +35,7 @@ class IncrementalChecks:
     """Increases when the report changes."""
     finished: bool = field(default=False, init=False)
     """Whether the checks have finished."""
+    figures: RunFigures = field(default_factory=RunFigures, init=False)
     _engine: Engine | None = field(default=None, init=False)
     """None before the first record and after the end."""
     _refreshed: float = field(default=0.0, init=False)
@@ -65,6 +66,7 @@ class IncrementalChecks:
                 self._engine = Engine()
             self._engine.feed(record)
             self._end.add(record)
+            self.figures.add(record)
             if self._engine.opened or isinstance(record, EventRecord):
                 self.version += 1
             count += 1
@@ -91,6 +93,8 @@ class IncrementalChecks:
         """Take the report of a run that was checked as a whole."""
         with contextlib.suppress(UnreadableInput):
             self.run.skip()
+        if report.charts is not None:
+            self.figures = RunFigures.from_charts(report.charts())
         self._report, self._engine, self.finished = report, None, True
         self.version += 1
 
@@ -123,6 +127,8 @@ CAUGHT_UP = 0.98
 TAIL_BYTES = 1 << 16
 """Bytes at the end of a file that are read for the latest step."""
 RECENT_STEPS = 30
+NOTES, MAX_NOTE_BYTES = "notes.md", 4096
+"""A file beside the run that people write; its words with `#` are tags."""
 LONG_RUN_BYTES = 1 << 25
 """A run that does not grow is checked as a whole from this size of its step file on."""
 FIRST_READ_SECONDS = 0.15
@@ -204,6 +210,19 @@ class OwnRun(RunEntry):
     def latest(self) -> dict[str, Any]:
         """The last step, its loss, and steps per second."""
         return self._latest
+
+    def figures(self) -> RunFigures:
+        """Best loss, duration and so on, as far as the run was checked."""
+        return self._checks.figures
+
+    def facts(self) -> Mapping[str, Any]:
+        """The settings that the run recorded."""
+        return {} if self.header is None else self.header.facts
+
+    def note(self) -> str:
+        """What somebody wrote beside the run, in `notes.md`."""
+        text = self.root.text(self.path / NOTES, MAX_NOTE_BYTES) or b""
+        return text.decode("utf-8", "replace")
 
     def guard(self) -> dict[str, Any]:
         """The last action of the guard."""

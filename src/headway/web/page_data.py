@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headway.core.findings import Finding, Severity
+from headway.core.findings import Finding
 from headway.core.incident_events import incident_concerns, read_incident
-from headway.core.numbers import encode_numbers, round_digits
 from headway.core.records import EventRecord
 from headway.output.display_text import clean
 from headway.output.html import chart_json, markup
-from headway.output.html.sections import OPERAND_COLUMNS, operand_row
+from headway.output.html.incident_sections import OPERAND_COLUMNS, operand_row
 from headway.output.incident_view import (
     INCIDENT_EVIDENCE,
     MAX_ORIGINS,
@@ -24,97 +23,29 @@ from headway.output.incident_view import (
     read_incident_view,
     read_source_lines,
 )
+from headway.output.run_story import (
+    IncidentGroup,
+    group_incidents,
+    headline,
+    recorded_diff,
+    run_length,
+    tell_story,
+)
 from headway.output.view import (
-    VERDICT_WORDS,
-    finding_title,
+    CauseView,
     format_where,
     group_not_run,
     trial_text,
     verdict_of,
 )
-from headway.report import Report
 from headway.rundir.chart_data import ChartData
 from headway.web.access import ServedFolder
-from headway.web.own_run import OwnRun
-from headway.web.run_entry import ForeignRun
+from headway.web.run_table import MAX_LINE_LENGTH, AnyRun, clip_text, summarize_run
 
-MAX_TEXT_LENGTH = 1200
-MAX_LINE_LENGTH = 300
 MAX_FINDINGS = 500
 MAX_EVIDENCE = 40
 MAX_FACTS = 100
 MAX_REMEDIES = 40
-CHECKED = 0.999
-"""The share of a run that must be checked before it is called healthy."""
-ACTION_LABELS = {
-    "skip": "skipped",
-    "back-off": "backed off",
-    "roll-back": "rolled back",
-    "halt": "halted",
-}
-
-AnyRun = OwnRun | ForeignRun
-
-
-def clip_text(text: object, most: int = MAX_TEXT_LENGTH) -> str:
-    """Text on one line, without invisible characters, at most `most` characters long."""
-    cleaned = clean(text)
-    return cleaned if len(cleaned) <= most else f"{cleaned[:most]}…"
-
-
-def summarize_run(run: AnyRun) -> dict[str, Any]:
-    """One row of the list of runs."""
-    report = run.report()
-    counts = {"error": 0, "warning": 0, "info": 0}
-    first = ""
-    if report is not None:
-        for finding in report.findings:
-            counts[str(finding.severity)] += 1
-        if report.causes and report.causes[0].root.severity > Severity.INFO:
-            root = report.causes[0].root
-            first = clip_text(finding_title(root), 100)
-    drawn, checked = run.progress()
-    latest, state = run.latest(), run.state()
-    level = _level(report, checked)
-    ending = verdict_of(report).ending if report is not None else ""
-    word = VERDICT_WORDS[ending or level]
-    if level == "healthy" and state == "running":
-        word = "Healthy so far"
-    loss = latest.get("loss")
-    speed = latest.get("speed")
-    return {
-        "id": run.id,
-        "name": clip_text(run.name, MAX_LINE_LENGTH),
-        "source": clip_text(run.source, 60),
-        "state": state,
-        "changed": run.changed,
-        "step": latest.get("step"),
-        "loss": None if loss is None else encode_numbers(round_digits(loss, 5)),
-        "speed": None if speed is None else round_digits(speed, 3),
-        "findings": counts,
-        "verdict": level,
-        "word": word,
-        "cause": first,
-        "ladder": _ladder(run.guard()),
-        "drawn": round(drawn, 4),
-        "checked": round(checked, 4),
-        "version": run.version,
-        "report_version": run.report_version,
-        "why": clip_text(run.problem, MAX_LINE_LENGTH) if isinstance(run, ForeignRun) else "",
-    }
-
-
-def _level(report: Report | None, checked: float) -> str:
-    level = "reading" if report is None else verdict_of(report).level
-    sure = level in ("error", "warning", "interrupted") or checked >= CHECKED
-    return level if sure else "reading"
-
-
-def _ladder(guard: Mapping[str, Any]) -> str:
-    if not guard or not guard.get("action"):
-        return ""
-    action = str(guard["action"])
-    return clip_text(f"{ACTION_LABELS.get(action, action)} at step {guard['step']}", 80)
 
 
 def describe_run(run: AnyRun, root: ServedFolder) -> dict[str, Any]:
@@ -129,7 +60,9 @@ def describe_run(run: AnyRun, root: ServedFolder) -> dict[str, Any]:
     verdict = verdict_of(report)
     return {
         **found,
-        "verdict": clip_text(verdict.sentence),
+        "headline": clip_text(headline(report, data, running=run.state() == "running"), 200),
+        "story": [clip_text(told) for told in tell_story(report, data)],
+        "length": run_length(data),
         "causes": [
             {
                 **describe_finding(cause.root, data, incidents),
@@ -142,8 +75,8 @@ def describe_run(run: AnyRun, root: ServedFolder) -> dict[str, Any]:
         ],
         "left_out": max(len(report.causes) - MAX_FINDINGS, 0),
         "incidents": [
-            _incident(number, event, data, _context(root, run.path, incidents, number))
-            for number, event in enumerate(incidents)
+            _incident(group, data, _context(root, run.path, incidents, group.number))
+            for group in group_incidents(incidents)
         ],
         "coverage": {
             **report.coverage.to_dict(),
@@ -165,12 +98,13 @@ def describe_finding(
     """A finding with its location, evidence and remedies."""
     source = item.evidence.get("source")
     explained = [
-        number
-        for number, event in enumerate(incidents)
+        group.number
+        for group in group_incidents(incidents)
+        for event in (group.event, *group.repeats)
         if (known := read_incident(event)) is not None and incident_concerns(known, item)
     ]
     return {
-        "key": clip_text(f"{item.code}.{item.segment}.{item.seq}.{item.subject}", MAX_LINE_LENGTH),
+        "key": chart_json.finding_key(item),
         "code": clip_text(item.code, 20),
         "name": clip_text(item.name, 100),
         "severity": str(item.severity),
@@ -185,6 +119,7 @@ def describe_finding(
                 "tested": remedy.tested,
                 "cured": remedy.cured,
                 "trial": trial_text(remedy),
+                "diff": [clean(line)[:MAX_LINE_LENGTH] for line in recorded_diff(remedy.edits)],
             }
             for remedy in item.remedies[:MAX_REMEDIES]
         ],
@@ -207,12 +142,15 @@ def _rows(facts: Mapping[str, Any], most: int) -> list[list[str]]:
     ]
 
 
-def _incident(
-    number: int, event: EventRecord, data: ChartData, context: list[list[Any]]
-) -> dict[str, Any]:
+def _incident(group: IncidentGroup, data: ChartData, context: list[list[Any]]) -> dict[str, Any]:
+    event = group.event
     incident = read_incident_view(event.data)
     return {
-        "number": number,
+        "number": group.number,
+        "repeats": [
+            {"step": item.step, "x": data.place((item.segment, item.seq), item.step)}
+            for item in group.repeats
+        ],
         "step": event.step,
         "x": data.place((event.segment, event.seq), event.step),
         "headline": clip_text(incident.headline),
@@ -269,7 +207,7 @@ def _context(
 
 
 def timeline_data(
-    data: ChartData | None, findings: Sequence[Finding], run: AnyRun
+    data: ChartData | None, causes: Sequence[CauseView], run: AnyRun
 ) -> dict[str, Any]:
     """The charts of a run."""
     drawn = data or ChartData()
@@ -282,7 +220,8 @@ def timeline_data(
         "panels": chart_json.panels(drawn),
         "components": chart_json.components(drawn),
         "maps": [],
-        "flags": chart_json.flags(findings, drawn),
+        "flags": chart_json.flags(causes, drawn),
+        "clocks": chart_json.clocks(drawn),
         "marks": [
             [mark.x, clip_text(mark.kind, 40), clip_text(mark.label, 300)] for mark in drawn.marks
         ],
@@ -319,6 +258,7 @@ def comparison_data(drawn: Sequence[tuple[AnyRun, ChartData]]) -> dict[str, Any]
         "end": max((data.end for _, data in drawn), default=0),
         "jumps": [],
         "repeated": [clip_text(run.name, 80) for run, data in drawn if data.jumps],
+        "run_clocks": [chart_json.clocks(data) for _, data in drawn],
         "panels": list(panels.values()),
         "components": [],
         "maps": [],

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headway.core.records import Record, SetupRecord, StepRecord
 from headway.errors import HeadwayError
 from headway.report import Report
-from headway.rundir.chart_data import ChartData, build_charts, cut_window
+from headway.rundir.chart_data import SAMPLES, STEP_TIME, ChartData, build_charts, cut_window
 from headway.web.access import ServedFolder
 
 IDLE_SECONDS = 60.0
@@ -21,6 +24,47 @@ IDLE_SECONDS = 60.0
 def make_run_id(name: str) -> str:
     """The id of a run in a URL. It is no path, so a URL cannot name a file."""
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+@dataclass
+class RunFigures:
+    """What a table of runs shows of a whole run."""
+
+    steps: int = 0
+    best: float | None = None
+    """The lowest finite loss."""
+    seconds: float = 0.0
+    samples: float = 0.0
+    precision: str = ""
+
+    def add(self, record: Record) -> None:
+        """Take one more record of the run into account."""
+        if isinstance(record, SetupRecord) and record.topic == "precision":
+            self.precision = ", ".join(map(str, record.facts.get("compute", ())))
+        if not isinstance(record, StepRecord) or record.rank:
+            return
+        self.steps += 1
+        values = record.values
+        loss = values.get("loss")
+        if loss is not None and math.isfinite(loss) and (self.best is None or loss < self.best):
+            self.best = loss
+        spent = values.get(STEP_TIME, 0.0)
+        if spent >= 0 and math.isfinite(spent):
+            self.seconds += spent
+            speed = values.get(SAMPLES, 0.0)
+            self.samples += speed * spent if math.isfinite(speed) else 0.0
+
+    @classmethod
+    def from_charts(cls, data: ChartData) -> RunFigures:
+        """The same from charts, which keep the extremes."""
+        loss = data.series.get("loss")
+        values = [] if loss is None else loss.points()[1].tolist()
+        ends = {name: clock.points()[1].tolist() for name, clock in data.clocks.items()}
+        seconds, samples = ((ends.get(name) or [0.0])[-1] for name in ("time", "samples"))
+        precision = data.facts.get("precision")
+        compute = precision.get("compute", ()) if isinstance(precision, Mapping) else ()
+        best = min(values, default=None)
+        return cls(data.steps, best, seconds, samples, ", ".join(map(str, compute)))
 
 
 @dataclass
@@ -112,6 +156,18 @@ class ForeignRun(RunEntry):
             _, y = loss.points()
             last["loss"] = float(y[-1]) if len(y) else None
         return last
+
+    def figures(self) -> RunFigures:
+        """Best loss, duration and so on."""
+        return RunFigures() if self._data is None else RunFigures.from_charts(self._data)
+
+    def facts(self) -> Mapping[str, Any]:
+        """The settings in the log."""
+        return {} if self._data is None else self._data.facts
+
+    def note(self) -> str:
+        """Empty: notes are kept beside our own runs."""
+        return ""
 
     def touch(self) -> None:
         """Nothing to do: all of it has been read."""

@@ -81,11 +81,15 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8321,
     names: Sequence[str] = (),
+    token: str | None = None,
     up: Callable[[str], None],
 ) -> None:
-    """Serve a folder until Ctrl-C. `up` is called with the URL once it can be opened."""
+    """Serve a folder until Ctrl-C. `up` is called with the URL once it can be opened.
+
+    `token` gives access; by default a new one each time.
+    """
     root = ServedFolder(folder)
-    token = secrets.token_urlsafe(32)
+    token = token or secrets.token_urlsafe(32)
     pages = WebApp(root)
     alone = is_loopback(host)
     known = [*LOOPBACK, *names]

@@ -28,11 +28,13 @@ class WeightsNotLoaded(Check):
     ## How it is measured
     By elements: at least half of the model is missing in the state and at least half of the state
     is unknown to the model; or a tenth, if a prefix would make the names fit. For loaded weights,
-    the share that is overwritten before the next backward pass: more than half.
+    the share that is overwritten before the next backward pass: more than half. A loaded table that
+    was replaced by one of up to 1.5 times its rows: whether half of its rows are still in the
+    model.
 
     ## False alarms
-    A new head, a body loaded into a larger model (all of the state is used), and a part of a larger
-    checkpoint (all of the model is found) pass.
+    A new head for another task, a body loaded into a larger model (all of the state is used), and a
+    part of a larger checkpoint (all of the model is found) pass.
 
     ## What to do
     Print the result of `load_state_dict`; strip or add the prefix; load last, after initialising.
@@ -58,6 +60,9 @@ class WeightsNotLoaded(Check):
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = WeightsLoadedFacts.of(record)
+        if facts.replaced:
+            yield self._replaced(record, facts, facts.replaced)
+            return
         loaded = facts.loaded_elements
         if loaded:
             lost = (facts.overwritten_elements or 0.0) / loaded
@@ -105,6 +110,20 @@ class WeightsNotLoaded(Check):
             missing=names,
             unexpected=strange,
             prefix=prefix,
+        )
+
+    def _replaced(self, record: SetupRecord, facts: WeightsLoadedFacts, name: str) -> Finding:
+        line = facts.loaded_at.line
+        at = "" if line is None else f" on line {line}"
+        return self.find(
+            record,
+            f"{name} was loaded{at} with {facts.rows} rows and then replaced by one of "
+            f"{facts.rows_now} rows that holds none of them: it trains from random values",
+            subject=name,
+            where=facts.locate(rank=record.rank, module=name),
+            remedies=["Copy the loaded rows into the larger tensor before you replace it."],
+            rows=facts.rows,
+            rows_now=facts.rows_now,
         )
 
     def _own(self, record: SetupRecord, facts: WeightsLoadedFacts, own: float) -> Finding:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from headway.checks.loss_context import format_shape, loss_call_site, targets_are_not_class_ids
 from headway.core.check import Check, Needs
+from headway.core.data_facts import LabelIndexFacts
 from headway.core.findings import Finding, Severity
 from headway.core.loss_facts import LossCallFacts
 from headway.core.records import SetupRecord
@@ -23,10 +24,13 @@ class LabelOutOfRange(Check):
 
     ## How it is measured
     Exactly: labels below 0 or not below the number of classes, except the ignore index. Labels of
-    another dtype than int64 (or uint8) are reported if torch rejected them.
+    another dtype than int64 (or uint8) are reported if torch rejected them. A label of -1 that is
+    used as an index (`log_probs[arange, labels]`) picks the last class without an error: it is
+    reported if that entry gets a gradient.
 
     ## False alarms
-    None known: torch itself rejects these labels.
+    None known: torch itself rejects these labels. Entries of the label -1 that a mask takes out of
+    the loss get no gradient and are not reported.
 
     ## What to do
     Count the classes again: labels that start at 1, a class "unknown" of -1 (make it
@@ -41,11 +45,14 @@ class LabelOutOfRange(Check):
     name = "label-out-of-range"
     severity = Severity.ERROR
     summary = "class indices outside the range of the head, or a wrong dtype"
-    needs = Needs(kinds=(SetupRecord,), topics=("loss-call",))
+    needs = Needs(kinds=(SetupRecord,), topics=("loss-call", "label-index"))
     explains = ()
     once = "segment"
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        if record.topic == LabelIndexFacts.topic:
+            yield self._index(record, LabelIndexFacts.of(record))
+            return
         facts = LossCallFacts.of(record)
         site = loss_call_site(facts)
         if facts.function not in CLASSES:
@@ -73,6 +80,31 @@ class LabelOutOfRange(Check):
                 "at 1, add a class to the head, or pass ignore_index for a label without meaning."
             ],
             outside=outside,
+            outside_values=values,
+            labels=facts.labels,
+            classes=classes,
+        )
+
+    def _index(self, record: SetupRecord, facts: LabelIndexFacts) -> Finding:
+        classes = facts.classes or 0
+        values = [int(value) for value in facts.outside_values][:5]
+        message = (
+            f"{facts.outside} of {facts.labels} labels are outside 0..{classes - 1} "
+            f"({', '.join(map(str, values))}) and are used as an index"
+        )
+        if not facts.raised:
+            message += f": -1 picks class {classes - 1}, which is trained for these samples"
+        place = facts.locate(rank=record.rank, op=facts.function)
+        return self.find(
+            record,
+            message,
+            subject=f"{place.file}:{place.line}",
+            where=place,
+            remedies=[
+                "Leave these samples out before the indexing (`labels >= 0`), or use "
+                "`cross_entropy(…, ignore_index=-1)`."
+            ],
+            outside=facts.outside,
             outside_values=values,
             labels=facts.labels,
             classes=classes,

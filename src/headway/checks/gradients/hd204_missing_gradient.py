@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from headway.core.check import Check, Needs
 from headway.core.facts import LISTED, Parameters, say_list, trained_positions
 from headway.core.findings import Finding, Severity, Where
-from headway.core.optimizer_facts import GraphCutFacts, UncalledModuleFacts
+from headway.core.optimizer_facts import (
+    ClearedGradientsFacts,
+    GraphCutFacts,
+    UncalledModuleFacts,
+)
 from headway.core.records import (
     Column,
     Header,
@@ -28,7 +32,8 @@ class MissingGradient(Check):
     """Trainable parameters never get a gradient: the graph is cut before them.
 
     ## What it checks
-    That every parameter that is trainable and belongs to an optimizer gets a gradient in some step.
+    That every parameter that is trainable and belongs to an optimizer gets a gradient in some step,
+    and that a step finds the gradients that the backward pass made.
 
     ## Why it matters
     A conversion to numpy, a `no_grad` block, a `detach` or a branch whose result is not used leaves
@@ -40,7 +45,8 @@ class MissingGradient(Check):
     exactly those before some point of the model, the graph is cut there: 5 samples must agree. If
     they are a branch, 30 must agree; if the set of parameters with a gradient changes from sample
     to sample, 100. At the end of a run too short for that, 3 are enough; a branch is then a warning
-    only, and with fewer than 8 samples information.
+    only, and with fewer than 8 samples information. Gradients that `zero_grad()` clears before the
+    step: in all of the first three steps.
 
     ## False alarms
     LayerDrop, stochastic depth and alternating tasks give each parameter a gradient sometimes. With
@@ -104,7 +110,9 @@ class MissingGradient(Check):
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
-            if record.topic == "graph-cut":
+            if record.topic == "cleared-gradients":
+                yield from self._cleared(record, ClearedGradientsFacts.of(record))
+            elif record.topic == "graph-cut":
                 self._add_cut(GraphCutFacts.of(record))
             elif record.topic == "uncalled-module":
                 self._add_uncalled(UncalledModuleFacts.of(record))
@@ -120,6 +128,19 @@ class MissingGradient(Check):
         self._add_sample(record, column)
         if self.missing and self.samples >= self._enough() and self._all_stepped():
             yield from self._findings(sure=True)
+
+    def _cleared(self, record: SetupRecord, facts: ClearedGradientsFacts) -> Iterable[Finding]:
+        if not facts.empty:
+            return
+        yield self.find(
+            record,
+            f"the gradients are cleared between backward() and step(): {facts.optimizer} found "
+            f"none in all {facts.steps} inspected steps, so nothing is trained",
+            subject="cleared",
+            where=facts.locate(rank=record.rank),
+            remedies=["Call `zero_grad()` before `backward()`, or after `step()`."],
+            samples=facts.steps,
+        )
 
     def _add_cut(self, facts: GraphCutFacts) -> None:
         where, function = facts.locate(), facts.function

@@ -45,11 +45,13 @@ class DeadLossComponent(Check):
     total or another component changes. A gradient of exactly 0 counts after three steps (at the end
     of a preflight, after one) if another component has a non-zero gradient. A preflight reads the
     components from the autograd graph of the loss. It reports a component whose weight is 0; a
-    value that is added to the sum without its graph; a loss that is computed and never added, if
-    some parameters would be trained by it alone, if the sum it was added to is not used, or if
-    nothing reads it; and a constant 0 (`torch.zeros(())`) that is added in its place in all of 50
-    steps. A router's balancing loss is dead if it falls only because the scores shrink: their sum
-    has halved, and the experts are chosen as unevenly as before.
+    value that is added to the sum without its graph, or that is 0 because it compares something
+    with itself; a part whose gradient reaches only parameters of an optimizer that does not step
+    next, and is cleared before it does (a generator's loss on a detached sample); a loss that is
+    computed and never added, if some parameters would be trained by it alone, if the sum it was
+    added to is not used, or if nothing reads it; and a constant 0 (`torch.zeros(())`) that is added
+    in its place in all of 50 steps. A router's balancing loss is dead if it falls only because the
+    scores shrink: their sum has halved, and the experts are chosen as unevenly as before.
 
     ## False alarms
     A component that ever changed is alive: a hinge loss may end at 0, a triplet loss may have empty
@@ -148,13 +150,15 @@ class DeadLossComponent(Check):
         before, after = facts.scores_before, facts.scores_after
         if before is not None and after is not None:
             what += f" (their sum from {say(before)} to {say(after)})"
+        if facts.reached:
+            what += f" ({say_list(facts.reached)})"
         if own:
             what += f"; only it would train {say_list(own)}"
         at = StepRecord(record.segment, record.seq, min(first or 0, record.step), rank=record.rank)
         yield self.find(
             at,
             f"component {name} {what}, in all {steps} inspected steps: it has no effect on "
-            f"training",
+            f"{'them' if kind == 'unstepped' else 'training'}",
             subject=name,
             severity=Severity.INFO if kind == "empty" and not facts.on_data else None,
             where=facts.locate(rank=record.rank),
@@ -265,6 +269,21 @@ GRAPH_FAULTS = {
         "falls only because all scores shrink; the experts are chosen as unevenly as before",
         "Use scores that sum to 1 over the experts (a softmax, or divide by their sum): otherwise "
         "the minimum is at scores of 0.",
+    ),
+    "unmoved": (
+        "sends its gradient only to parameters that the next step() does not move",
+        "Pass the tensor itself, not a detached copy, to the model that judges it; or call step() "
+        "of the optimizer that holds those parameters before their gradients are cleared.",
+    ),
+    "unstepped": (
+        "reaches the parameters of an optimizer whose step() is never called; this line steps "
+        "another one",
+        "Call step() of the optimizer that holds those parameters here.",
+    ),
+    "same": (
+        "is 0 and has no graph: it compares values with themselves, and none depends on a trained "
+        "parameter",
+        "Compute one side from the model that is trained (the student, the prediction).",
     ),
     "discarded": (
         "is computed but never becomes part of a loss that backward() is called on",

@@ -31,6 +31,8 @@ class SumReducedLoss(Check):
     The derivative of the loss with respect to the sum, in the first steps: above 0.5, over as many
     rows as the batch has. It is a warning if the steps are too large: a learning rate times N of 1
     or more, updates of a tenth of the weights, or a loss that rises by half or becomes non-finite.
+    It is also a warning if another term of the same loss, over the same rows, is a mean without a
+    weight of its own: the balance of the two then depends on the batch size, with any optimizer.
 
     ## False alarms
     Adam and similar optimizers normalise the gradient themselves: a VAE's summed reconstruction is
@@ -112,6 +114,7 @@ class SumReducedLoss(Check):
                     "factor": factor,
                     "rate": rate,
                     "scaled": scaled,
+                    "beside": next(iter(facts.beside_means), None),
                     "file": place.file,
                     "line": place.line,
                     "in": place.function,
@@ -155,12 +158,17 @@ class SumReducedLoss(Check):
     def _finding(self, site: str, moment: Moment, about: dict[str, Any]) -> Finding:
         harmful = bool(self.harm) and not self.clipped and about["rate"] is not None
         why = f"; {self.harm}" if harmful else ""
+        beside = about.get("beside")
+        if beside is not None:  # no optimizer evens out the weights of two terms
+            why = (
+                f"; {beside} beside it is a mean, so this term weighs {about['rows']} times as much"
+            )
         return self.find(
             record_at(moment),
             f"the loss is a sum over {about['rows']} samples ({about['function']}), not a mean: "
             f"its gradient grows with the batch size{why}",
             subject=site,
-            severity=None if harmful else Severity.INFO,
+            severity=None if harmful or beside is not None else Severity.INFO,
             where=Where(
                 file=about["file"],
                 line=about["line"],
@@ -176,6 +184,7 @@ class SumReducedLoss(Check):
             factor=about["factor"],
             rate=about["rate"],
             rate_times_rows=about["scaled"],
+            beside=beside,
         )
 
 

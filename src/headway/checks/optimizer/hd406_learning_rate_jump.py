@@ -28,7 +28,9 @@ class LearningRateJump(Check):
     the rate had been falling. If a log shows no resume, the rate must rise at once to three times
     its highest value so far, after a fall. In a check: the state of an optimizer was loaded, a
     schedule was created after that, and the rate of the first step is at least twice the loaded
-    one. A hand-written schedule is recognised by its course: up at once, then down step by step.
+    one; or above it at all, if the new schedule has the base rate of the checkpoint and stands at
+    its beginning. A hand-written schedule is recognised by its course: up at once, then down step
+    by step.
 
     ## False alarms
     Restarts, cycles and warm-up within a run are not resumes. A rate that is set by hand after
@@ -53,6 +55,8 @@ class LearningRateJump(Check):
     class Limits:
         factor: float = 2.0
         """Ratio of the first rate to the last one before."""
+        same: float = 0.01
+        """Relative difference of two rates that are the same."""
         near_peak: float = 0.5
         """Share of the highest rate so far that a restarted schedule reaches."""
         leap: float = 3.0
@@ -121,7 +125,11 @@ class LearningRateJump(Check):
         # In a check a new segment is a new optimizer: only its facts show a resume.
         self.excused = True
         before, rate = facts.restored_rate, facts.rate
-        if before is None or rate is None or before <= 0 or rate < self.limits.factor * before:
+        if before is None or rate is None or before <= 0:
+            return
+        # The schedule of the checkpoint begins again: a fact, which needs no large jump.
+        factor = 1 + self.limits.same if facts.restarted else self.limits.factor
+        if rate < factor * before:
             return
         if facts.rate_by_schedule and record.segment not in self.reported:
             self.reported.add(record.segment)

@@ -11,6 +11,7 @@ from headway.checks.checkpoint_tensors import (
 from headway.core.check import Check, Needs
 from headway.core.facts import LISTED, say_list
 from headway.core.findings import Finding, Severity, Where
+from headway.core.numbers import say
 from headway.core.optimizer_facts import FreezeAttemptFacts, FrozenMovedFacts
 from headway.core.records import EventRecord, Header, SetupRecord, TensorRecord, record_at
 
@@ -19,10 +20,11 @@ class FrozenWeightMoved(Check):
     """A weight that is meant to be frozen changes.
 
     ## What it checks
-    Parameters with `requires_grad` False that an optimizer step changes; and freezes without
-    effect: `module.requires_grad = False`, a mistyped attribute on a parameter, a condition on
-    names that matches nothing, a freeze of a copy, and one that is undone before the first step. In
-    two checkpoints of a run: weights that changed although the optimizer has no moments for them.
+    Parameters with `requires_grad` False that an optimizer step changes, or that the script changes
+    between two steps together with the others; and freezes without effect: `module.requires_grad =
+    False`, a mistyped attribute on a parameter, a condition on names that matches nothing, a freeze
+    of a copy, and one that is undone before the first step. In two checkpoints of a run: weights
+    that changed although the optimizer has no moments for them.
 
     ## Why it matters
     `module.requires_grad = False` sets an attribute that nothing reads. An optimizer that saw a
@@ -30,15 +32,18 @@ class FrozenWeightMoved(Check):
     pretrained body that drifts unnoticed is worse than one that is trained on purpose.
 
     ## How it is measured
-    The frozen parameters of an optimizer before and after a step, bitwise; attributes of modules
+    The frozen parameters of an optimizer before and after a step, bitwise, and those of the model
+    from one step to the next: a change counts if trained weights change at the same time, or if it
+    multiplies the whole weight by one number (weight decay by hand). Also attributes of modules
     and parameters; and every change of `requires_grad` up to the first step. In checkpoints,
     weights are compared bitwise; whether a weight has no moments is determined by name, order or
     shape, or not at all.
 
     ## False alarms
     Freezing everything and unfreezing a part is not an undone freeze: some of it stays frozen. An
-    EMA teacher is changed by hand, outside the optimizer. BatchNorm's running statistics are not
-    parameters. In checkpoints it is information if every weight without moments changes: an
+    EMA teacher, a target network and a codebook are changed by hand on purpose: a weight that moves
+    towards another one, or that moves alone, is not reported. BatchNorm's running statistics are
+    not parameters. In checkpoints it is information if every weight without moments changes: an
     optimizer without moments, or whose state was not saved, may train them all.
 
     ## What to do
@@ -136,7 +141,7 @@ class FrozenWeightMoved(Check):
                 record,
                 message,
                 subject=facts.where or names[0],
-                where=facts.locate(rank=record.rank, module=facts.where or names[0]),
+                where=_locate_attempt(facts, record.rank, names[0]),
                 remedies=[remedy],
                 tensors=names,
                 tensor_count=count,
@@ -146,6 +151,8 @@ class FrozenWeightMoved(Check):
     def _moved(
         self, record: SetupRecord, facts: FrozenMovedFacts, names: list[str], count: int
     ) -> Finding:
+        if facts.between_steps:
+            return self._written(record, facts, names, count)
         kind = facts.optimizer or "the optimizer"
         stale = (facts.gradients or 0) - (facts.zero_gradients or 0)
         by = "an old gradient that was never cleared" if stale > 0 else "momentum or weight decay"
@@ -166,6 +173,32 @@ class FrozenWeightMoved(Check):
             momentum=facts.momentum,
         )
 
+    def _written(
+        self, record: SetupRecord, facts: FrozenMovedFacts, names: list[str], count: int
+    ) -> Finding:
+        how = "" if facts.factor is None else f" by a factor of {say(facts.factor, 6)}"
+        return self.find(
+            record,
+            f"this line changes {count} frozen parameters (requires_grad=False){how} between two "
+            f"steps: {say_list(names)}",
+            subject=names[0],
+            where=facts.locate(rank=record.rank, module=names[0]),
+            remedies=[
+                "Skip parameters with `requires_grad` False there, or use the optimizer's own "
+                "`weight_decay`."
+            ],
+            tensors=names,
+            tensor_count=count,
+            factor=facts.factor,
+        )
+
+
+def _locate_attempt(facts: FreezeAttemptFacts, rank: int, first: str) -> Where:
+    # The line to change is the one that undoes the freeze.
+    if facts.kind == "undone" and facts.undone_at.line is not None:
+        return facts.undone_at.where(rank=rank, module=first)
+    return facts.locate(rank=rank, module=facts.where or first)
+
 
 def _explain_attempt(
     facts: FreezeAttemptFacts, names: list[str], count: int
@@ -185,11 +218,12 @@ def _explain_attempt(
             "Write `parameter.requires_grad = False`.",
         )
     if kind == "undone":
-        line = facts.undone_at.line
+        line, frozen = facts.undone_at.line, facts.locate().line
         at = "" if line is None else f" on line {line}"
+        by = "" if frozen is None else f" of line {frozen}"
         return (
             f"{count} parameters were frozen and unfrozen again{at} before the first step: the "
-            f"freeze has no effect ({say_list(names)})",
+            f"freeze{by} has no effect ({say_list(names)})",
             "Freeze last, after everything that sets `requires_grad` to True.",
         )
     if kind == "unmatched":

@@ -24,14 +24,16 @@ class ScheduleOffAtResume(Check):
 
     ## How it is measured
     The schedule was advanced at least twice between the loading and the first update, and stands
-    beyond the loaded position, or the rate is less than 0.7 of the loaded one. Or the checkpoint
-    contains a state of this kind of schedule that was not loaded although the optimizer's was, and
-    the schedule stands at its beginning; that is a warning. A rate that jumps up is left to HD406.
+    beyond the loaded position, or the rate is less than 0.7 of the loaded one. Or the training
+    continues from a checkpoint (its weights and the state of its optimizer were loaded) that
+    contains a state of this kind of schedule, and the schedule stands at its beginning: a warning
+    as long as the rate is the loaded one, an error if it is lower. A rate that jumps up is left to
+    HD406.
 
     ## False alarms
     A new schedule that is advanced to the saved position, one step after loading, and rates that do
-    not depend on the position are not reported. A new schedule for another stage of training is a
-    warning only if the checkpoint has a state for it.
+    not depend on the position are not reported. A new schedule for another stage of training is
+    not reported if the checkpoint has no state for it, or if its weights are not loaded.
 
     ## What to do
     Load the schedule's state and do not advance it by hand: `scheduler.load_state_dict(…)` restores
@@ -84,7 +86,12 @@ class ScheduleOffAtResume(Check):
             )
         elif share is not None and share > 1 + limits.same:
             return  # a rate that jumps up is a finding of its own
-        elif not facts.restored and (saved or 0) >= limits.advanced and stands <= 1:
+        elif (
+            not facts.restored
+            and facts.continues
+            and (saved or 0) >= limits.advanced
+            and stands <= 1
+        ):
             message = (
                 f"{name} starts again at position {stands} although the optimizer was resumed; the "
                 f"checkpoint has its state, at position {saved}"
@@ -96,7 +103,7 @@ class ScheduleOffAtResume(Check):
             record,
             message + rates,
             subject=name,
-            severity=Severity.WARNING if again else None,
+            severity=Severity.WARNING if again and (share or 1) >= 1 - limits.same else None,
             where=facts.locate(rank=record.rank),
             remedies=[
                 "Load the state of the schedule."

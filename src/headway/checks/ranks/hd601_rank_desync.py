@@ -4,9 +4,10 @@ from collections.abc import Iterable
 
 from headway.checks.ranks._shared import checksums_by_rank, group_ranks_by_value, say_ranks
 from headway.core.check import Check, Needs
-from headway.core.facts import LISTED
+from headway.core.data_facts import RankReplicasFacts
+from headway.core.facts import LISTED, say_list
 from headway.core.findings import Finding, Severity, Where
-from headway.core.records import Header, StepRecord
+from headway.core.records import Header, SetupRecord, StepRecord
 
 SIGNAL = "rank/weights_hash"
 
@@ -25,11 +26,15 @@ class RankDesync(Check):
     ## How it is measured
     About every hundred steps the ranks compare checksums of the bits of their weights. The ranks
     whose checksum differs from that of the majority are named, with the last step at which all
-    agreed.
+    agreed. In a script without a wrapper, `check` compares each parameter by itself: one that
+    begins equal on all ranks is a replica and must stay equal, and so is one whose gradient the
+    script exchanges.
 
     ## False alarms
     Sharded weights are not replicas and are not compared; neither are buffers, which differ by
-    design (the running statistics of BatchNorm). If ranks train independently between rare averages
+    design (the running statistics of BatchNorm). Without a wrapper, a parameter that begins
+    different is a shard or a stage of a pipeline, and so may be an equal constant whose gradients
+    differ. If ranks train independently between rare averages
     (local SGD, DiLoCo), weights differ on purpose, and on GPUs of different models the last bit may
     differ: ignore this finding then.
 
@@ -47,18 +52,31 @@ class RankDesync(Check):
     name = "rank-desync"
     severity = Severity.ERROR
     summary = "the weights of the replicas differ between ranks"
-    needs = Needs(signals=(SIGNAL,))
+    needs = Needs(signals=(SIGNAL,), kinds=(StepRecord, SetupRecord), topics=("rank-replicas",))
+    points_at = ("desync", "bypass", "no_sync", "wrapped_cast", "wrapped_load", "step")
     explains = ()
 
     def start(self) -> None:
         self.agreed: int | None = None
         """The last step at which all replicas were equal."""
         self.reported = False
+        self.apart: list[str] = []
+        """Parameters that differ, in a script that synchronises by hand."""
+        self.exchanged: int | None = None
+        """How many gradients such a script exchanges; None under a wrapper."""
+        self.equal_at: int | None = None
+        """The last step before which its replicas were equal. Exact: the column of a step may come
+        some steps later."""
 
     def begin(self, header: Header) -> None:
         self.start()
 
-    def observe(self, record: StepRecord) -> Iterable[Finding]:
+    def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
+        if isinstance(record, SetupRecord):
+            facts = RankReplicasFacts.of(record)
+            self.apart, self.exchanged = list(facts.apart), facts.exchanged
+            self.equal_at = facts.equal_at
+            return
         held = checksums_by_rank(record, SIGNAL)
         if len(held) < 2:
             return
@@ -78,23 +96,36 @@ class RankDesync(Check):
             message += f"{len(majority)} ranks" if len(majority) > 1 else "rank"
         else:
             message = f"{count} ranks have {len(versions)} different versions of the weights"
-        since = "" if self.agreed is None else f"; at step {self.agreed} they were still equal"
+        if self.apart:
+            message += f" ({say_list(self.apart)})"
+        agreed = self.agreed if self.exchanged is None else self.equal_at
+        since = "" if agreed is None else f"; at step {agreed} they were still equal"
         return self.find(
             record,
             message + since,
             where=Where(rank=apart[0] if majority else None),
             remedies=[
                 f"Resume from a checkpoint of a rank in the majority, or from one of step "
-                f"{self.agreed}: every step since then mixes gradients of different models."
-                if self.agreed is not None
+                f"{agreed}: every step since then mixes gradients of different models."
+                if agreed is not None
                 else "They differ from the first comparison on: use the same seed or checkpoint "
                 "on all ranks, before the model is wrapped.",
-                "Look for what only one rank does: a forward pass through `model.module`, a step "
-                "that is skipped on one rank, `no_sync` around the last micro-batch.",
+                _BY_HAND
+                if self.exchanged is not None
+                else "Look for what only one rank does: a forward pass through `model.module`, a "
+                "step that is skipped on one rank, `no_sync` around the last micro-batch.",
             ],
             ranks=count,
             versions=len(versions),
             apart=apart[:LISTED],
             apart_count=len(apart),
-            last_equal_step=self.agreed,
+            last_equal_step=agreed,
+            parameters=self.apart,
+            exchanged=self.exchanged,
         )
+
+
+_BY_HAND = (
+    "Average the gradient of every replicated parameter over all ranks between `backward()` and "
+    "`step()`, and clip by one norm, or wrap the model in `DistributedDataParallel`."
+)

@@ -27,7 +27,8 @@ class NothingGuarded(Check):
     and at `close()` if there was no step at all. `headway run` and `headway check` report it at the
     end of a script in which no `torch.optim.Optimizer` stepped. If the weights change all the same,
     they check loss, inputs, graph and gradients of every backward pass. `check` reports it as
-    information, because it exits with 2 in this case.
+    information, because it exits with 2 in this case. The optimizers of fastai and Keras are
+    guarded in part: an update with NaN or Inf is skipped, and this is reported as information.
 
     ## False alarms
     Gradient accumulation over fewer than 1000 batches, evaluation, a second model with its own
@@ -53,10 +54,12 @@ class NothingGuarded(Check):
 
     def observe(self, record: EventRecord) -> Iterable[Finding]:
         data = record.data
-        severity = Severity.INFO if data.get("command") == "check" else None
+        partly = bool(data.get("partly"))
+        severity = Severity.INFO if partly or data.get("command") == "check" else None
+        guarded = "updates are guarded in part" if partly else "no update is guarded"
         yield self.find(
             record,
-            f"no update is guarded: {data.get('why', 'no optimizer step was seen')}",
+            f"{guarded}: {data.get('why', 'no optimizer step was seen')}",
             severity=severity,
             remedies=[str(data["advice"])] if data.get("advice") else [],
             backwards=data.get("backwards"),

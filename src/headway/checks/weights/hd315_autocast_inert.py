@@ -23,7 +23,8 @@ class AutocastInert(Check):
 
     ## How it is measured
     From the dtype of the results of these ops, weighted by their size, over the first steps: less
-    than 1 % in 16 bits although a region was entered with gradients enabled.
+    than 1 % in 16 bits although a region was entered with gradients enabled. The output of a module
+    with a matrix of its own that comes out of a custom op or an `autograd.Function` counts, too.
 
     ## False alarms
     `enabled=False` is not a request for autocast, and neither is autocast in validation only. Parts
@@ -96,6 +97,12 @@ def _why(facts: AutocastFacts) -> tuple[str, str]:
         return (
             f"a nested region with enabled=False covers the forward pass{at}",
             "Restrict the region with `enabled=False` to the ops that need fp32.",
+        )
+    if (facts.opaque_share or 0.0) > 0.5:
+        return (
+            "custom ops compute it, which autocast does not cast",
+            "Cast their inputs: `torch.library.register_autocast` for a custom op, "
+            "`torch.amp.custom_fwd(cast_inputs=…)` for an autograd.Function.",
         )
     return (
         "the region does not cover the forward pass",

@@ -22,7 +22,8 @@ class PoorInitialisation(Check):
     """The initial weights prevent the model from learning: constant, identical, or badly scaled.
 
     ## What it checks
-    The weights of linear layers and convolutions before the first update; how the spread of the
+    The weights of linear layers and convolutions before the first update; whether sibling layers
+    start with the same random numbers; how the spread of the
     signal changes from layer to layer in the first forward pass; and whether weights under spectral
     norm have norm 1.
 
@@ -34,17 +35,20 @@ class PoorInitialisation(Check):
 
     ## How it is measured
     A weight is constant if all its elements are equal, and its units are identical if all rows are
-    equal. For the scale, the gain of a layer is the spread (over samples) of its output divided by
-    that of its input. The signal explodes if the mean gain is above 3 and it grows to 100 times the
-    input's spread; it vanishes below a mean gain of 0.2 and 1/10000 of the input's spread; and it
-    saturates if tanh or sigmoid follow mean gains above 5. Spectral norm: the largest singular
-    value is above 3.
+    equal. Weights whose names differ by a number alone are compared bitwise: copies are an error if
+    their first gradients are equal, too (then they stay equal), and a warning otherwise. For the
+    scale, the gain of a layer is the spread (over samples) of its output divided by that of its
+    input. The signal explodes if the mean gain is above 3 and it grows to 100 times the input's
+    spread; it vanishes below a mean gain of 0.2 and 1/10000 of the input's spread; and it saturates
+    if tanh or sigmoid follow mean gains above 5. Spectral norm: the largest singular value is above
+    3.
 
     ## False alarms
     Zeros are a common start for the last layer of a model or of a residual branch, and for LoRA's
     B; they count only if most layers, including the first, are zero. Biases, norms and embeddings
-    may be constant. The last layer is not judged: its units get different gradients. Norm layers
-    rescale the signal, and the scale of the inputs cancels out.
+    may be constant. Copies that a state brought are not reported, and those that
+    `nn.TransformerEncoder` makes are information. The last layer is not judged: its units get
+    different gradients. Norm layers rescale the signal, and the scale of the inputs cancels out.
 
     ## What to do
     Keep torch's default initialisation, or use `kaiming_normal_` for ReLU and `xavier_uniform_` for
@@ -53,7 +57,7 @@ class PoorInitialisation(Check):
 
     ## References
     Glorot and Bengio (2010); He et al. (2015); stackoverflow.com/questions/48027263;
-    pytorch/pytorch#51800.
+    pytorch/pytorch#51800; pytorch/pytorch#86274.
     """
 
     code = "HD316"
@@ -102,6 +106,7 @@ class PoorInitialisation(Check):
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         if record.topic == InitialWeightsFacts.topic:
             yield from self._weights(record, InitialWeightsFacts.of(record))
+            yield from self._copies(record, InitialWeightsFacts.of(record))
         elif record.topic == InitialSignalFacts.topic:
             yield from self._signal(record, InitialSignalFacts.of(record))
         else:
@@ -140,6 +145,32 @@ class PoorInitialisation(Check):
                 f"first: {say_list(names)}; no gradient passes through a weight of 0",
                 names,
             )
+
+    def _copies(self, record: SetupRecord, facts: InitialWeightsFacts) -> Iterable[Finding]:
+        names = facts.copies
+        if not names or "copies" in self.reported:
+            return
+        self.reported.add("copies")
+        if facts.equal_gradients:
+            severity, what = Severity.ERROR, "get the same gradients and stay identical"
+        else:
+            severity, what = Severity.WARNING, "start as copies of one layer"
+        if facts.made_by_torch and not facts.equal_gradients:
+            severity = Severity.INFO  # nn.TransformerEncoder copies its layer
+        yield self.find(
+            record,
+            f"{len(names)} weights of sibling layers start with exactly the same random numbers: "
+            f"{say_list(names)}; the layers {what}",
+            subject="copies",
+            severity=severity,
+            where=facts.locate(rank=record.rank, module=names[0]),
+            remedies=[
+                "Construct each layer separately instead of copying one, or initialise the weights "
+                "again after copying; do not set the seed in the loop that makes the layers."
+            ],
+            weights=names[:LISTED],
+            count=len(names),
+        )
 
     def _finding(
         self, record: SetupRecord, first: InitialWeight, message: str, names: list[str]

@@ -8,7 +8,6 @@ scales the update.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -24,8 +23,9 @@ from headway.guard.measure.gradient_measure import (
 )
 from headway.rerun.bad_step import StepContext
 from headway.torch_adapters.nonfinite_scan import count_all_nonfinite
-from headway.torch_adapters.optimizer_adapter import HostBrake, KernelBrake
+from headway.torch_adapters.optimizer_adapter import KernelBrake
 from headway.torch_adapters.process_groups.sharded_tensors import local_part
+from headway.torch_adapters.step_skipping import HostBrake
 
 
 class UpdateBrake:
@@ -48,15 +48,15 @@ class UpdateBrake:
         self._optimizer = optimizer
         self._hold_spikes = hold_spikes
         self._max_norm = max_norm
-        self._host = HostBrake()
+        self._host = HostBrake(optimizer)
         self._kernel = KernelBrake(optimizer)
 
-    def skip(self, parameters: Sequence[Tensor]) -> None:
-        """Take the gradients away until `release`, so that the step updates nothing."""
-        self._host.hold(parameters)
+    def skip(self) -> None:
+        """The step that has begun changes nothing: neither weights nor the optimizer."""
+        self._host.skip()
 
     def release(self) -> None:
-        """Restore the gradients and what was set on the optimizer."""
+        """Restore what was replaced for the step, and what was set on the optimizer."""
         self._host.release()
         self._kernel.release()
 

@@ -2,6 +2,7 @@
 
 `sys.excepthook` and `threading.excepthook` are chained while a guard is open. A process that
 `multiprocessing` starts calls neither of them, so there a finalizer reads the exception in flight.
+`os._exit` calls nothing at all: it is wrapped, so that the steps in the buffer reach the disk.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ from typing import Any
 from headway.guard.endings.failure import FailureMoment, record_failure
 from headway.guard.recorder import Recorder
 from headway.guard.step_outcomes import StepCounter
+from headway.torch_adapters.patching import wrap_function
 
 _open: weakref.WeakSet[OpenRun] = weakref.WeakSet()
 _previous: list[Any] = []
-"""The hooks that were installed before ours: (sys.excepthook, threading.excepthook)."""
+"""The hooks that were installed before ours: (sys.excepthook, threading.excepthook, what restores
+os._exit)."""
+FLUSH_SECONDS = 2.0
+"""How long `os._exit` may wait for the buffer. Another thread may be stuck while it writes."""
 
 
 class OpenRun:
@@ -67,6 +72,12 @@ class OpenRun:
             self.record(error, thread=thread)
         self._recorder.end(self._moment().steps)
 
+    def flush(self) -> None:
+        """Write the buffered lines to disk; in a forked child, nothing."""
+        writer = self._recorder.writer
+        if writer is not None and os.getpid() == self._pid:
+            writer.flush()
+
     def thread_failed(self, error: BaseException, name: str) -> None:
         """An exception ended a thread; if it is the one that trains, the run is over."""
         if threading.get_ident() == self._thread:
@@ -90,7 +101,8 @@ def _end_child(run: weakref.ref[OpenRun]) -> None:
 
 def _install() -> None:
     if not _previous:
-        _previous.append((sys.excepthook, threading.excepthook))
+        restore_exit = wrap_function(os, "_exit", _flush_before)
+        _previous.append((sys.excepthook, threading.excepthook, restore_exit))
         sys.excepthook = _exception_hook
         threading.excepthook = _thread_hook
 
@@ -98,7 +110,27 @@ def _install() -> None:
 def _uninstall() -> None:
     # Whoever has replaced the hooks since still calls ours: then they stay.
     if _previous and sys.excepthook is _exception_hook and threading.excepthook is _thread_hook:
-        sys.excepthook, threading.excepthook = _previous.pop()
+        sys.excepthook, threading.excepthook, restore_exit = _previous.pop()
+        restore_exit()
+
+
+def _flush_all() -> None:
+    for run in list(_open):
+        run.flush()
+
+
+def _flush_before(leave: Callable[[int], Any]) -> Callable[[int], Any]:
+    owner = os.getpid()
+
+    def _exit(status: int) -> None:
+        if os.getpid() == owner:  # a forked worker leaves this way, too
+            with suppress(Exception):
+                work = threading.Thread(target=_flush_all, daemon=True)
+                work.start()
+                work.join(FLUSH_SECONDS)
+        leave(status)
+
+    return _exit
 
 
 def _exception_hook(

@@ -1,4 +1,6 @@
-"""Reads the memory of the host, of a container and of a tree of processes; standard library only.
+"""Reads the memory of the host, of a container and of a tree of processes.
+
+From /proc and the control groups of Linux; on other systems from psutil, which is installed there.
 
 A process that the kernel kills leaves nothing behind, so a supervisor reads these facts before and
 after, and `judge_kill` compares them.
@@ -98,7 +100,7 @@ def _meminfo() -> dict[str, int]:
             name, _, rest = line.partition(":")
             if name in ("MemTotal", "MemAvailable"):
                 found[name] = int(rest.split()[0]) * 1024
-    return found
+    return found or portable_memory()
 
 
 def _cgroup(pid: int) -> dict[str, int]:
@@ -164,6 +166,7 @@ def _tree(pid: int) -> Iterator[tuple[int, int]]:
     """(process, resident bytes) of a process and its descendants."""
     resident = _field_in_kilobytes(PROC / str(pid) / "status", "VmRSS:")
     if resident is None:
+        yield from _portable_tree(pid)
         return
     yield pid, resident
     with suppress(OSError):
@@ -176,3 +179,42 @@ def _tree(pid: int) -> Iterator[tuple[int, int]]:
 def _field_in_kilobytes(file: Path, name: str) -> int | None:
     found = _field(file, name)
     return None if found is None else found * 1024
+
+
+# Systems without /proc.
+
+
+def _psutil() -> Any:
+    if os.path.exists("/proc/self"):
+        return None  # what /proc does not say of a process is not there
+    try:
+        import psutil
+    except ImportError:
+        return None
+    return psutil
+
+
+def portable_memory() -> dict[str, int]:
+    """`MemTotal` and `MemAvailable` in bytes; empty on Linux and without psutil."""
+    psutil = _psutil()
+    if psutil is None:
+        return {}
+    memory = psutil.virtual_memory()
+    return {"MemTotal": int(memory.total), "MemAvailable": int(memory.available)}
+
+
+def portable_rss(pid: int) -> int | None:
+    """Resident memory of a process; None on Linux, without psutil, or without such a process."""
+    return dict(_portable_tree(pid, children=False)).get(pid)
+
+
+def _portable_tree(pid: int, *, children: bool = True) -> Iterator[tuple[int, int]]:
+    psutil = _psutil()
+    if psutil is None:
+        return
+    with suppress(psutil.Error, OSError):
+        process = psutil.Process(pid)
+        found = [process, *(process.children(recursive=True) if children else ())]
+        for item in found:
+            with suppress(psutil.Error, OSError):
+                yield item.pid, int(item.memory_info().rss)

@@ -11,6 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from headway.guard.endings.host_memory import portable_rss
 from headway.guard.measure.gradient_measure import to_one_device
 from headway.guard.memory import retained_graphs
 from headway.guard.ranks import rank_table
@@ -94,8 +95,17 @@ def worker_rss_bytes() -> int:
 
 
 def device_allocated_bytes(device: torch.device) -> int | None:
-    """Memory that tensors hold on a CUDA device; None elsewhere."""
-    return int(torch.cuda.memory_allocated(device)) if device.type == "cuda" else None
+    """Memory that tensors hold on an accelerator; None on the CPU and where it is not known."""
+    if device.type == "cpu":
+        return None
+    try:
+        module = torch.get_device_module(device.type)
+    except RuntimeError:  # a device that torch has no module for
+        return None
+    if hasattr(module, "memory_allocated"):
+        return int(module.memory_allocated(device))
+    read = getattr(module, "current_allocated_memory", None)  # the name on MPS
+    return None if read is None else int(read())
 
 
 def _rss_of(pid: int) -> int | None:
@@ -103,7 +113,7 @@ def _rss_of(pid: int) -> int | None:
         with open(f"/proc/{pid}/statm", "rb") as file:
             return int(file.read().split()[1]) * _page_bytes()
     except (OSError, IndexError, ValueError):
-        return None
+        return portable_rss(pid)
 
 
 @cache

@@ -148,7 +148,7 @@ class StepMeasure:
     def new_context(self, parameters: Sequence[Tensor]) -> StepContext:
         """What is known of a step before it has a number."""
         groups = self._optimizer.param_groups
-        rates = [_rate(group["lr"]) for group in groups if "lr" in group]
+        rates = [_rate(group["lr"]) for group in groups if group.get("lr") is not None]
         return StepContext(
             step=0,
             parameters=parameters,

@@ -122,6 +122,7 @@ class _PendingTransfer:
         self.event = event
 
 
+WEIGHTS_HASH = "rank/weights_hash"
 SHARED_VALUES = (
     "step_time_s",
     "loader_wait_s",
@@ -169,7 +170,14 @@ class StepRecordBuilder:
         first = ranks.rank == 0
         if bad or (first and context.sampled):
             chosen = list(range(ranks.size)) if first else tally.culprits()
-            self.columns.update(tally.columns(chosen))
+            found = tally.columns(chosen)
+            weights = found.get(WEIGHTS_HASH)
+            if weights is not None and first and ranks.begin_equal is None:
+                # Without a wrapper, what begins different is a shard: a stage of a pipeline.
+                ranks.begin_equal = len({value for _, value in weights.items()}) == 1
+            if ranks.begin_equal is False:
+                found.pop(WEIGHTS_HASH, None)
+            self.columns.update(found)
             if bad:
                 self.columns.update(tally.nonfinite(chosen))
 

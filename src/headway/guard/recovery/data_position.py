@@ -21,6 +21,7 @@ import torch
 
 from headway.guard.recovery import sample_order
 from headway.guard.recovery.sample_order import SampleOrder
+from headway.output.notices import logger
 from headway.torch_adapters import rng
 from headway.torch_adapters.nested_state import make_loadable, map_tensors
 
@@ -109,6 +110,15 @@ class DataPosition:
         """The same pass as before, by the same number of ranks."""
         one.given = start["given"]
         if "loader" in start:
+            workers = getattr(one.loader, "num_workers", 0)
+            if workers:
+                logger.warning(
+                    "headway: %s continues with the right samples, but the random numbers of its "
+                    "%s worker processes are not part of its state: random augmentation differs "
+                    "from a run without interruption (num_workers=0 is exact)",
+                    type(one.loader).__name__,
+                    workers,
+                )
             one.loader.load_state_dict(map_tensors(start["loader"], torch.Tensor.clone))
             return iterate(one.loader)
         rng.restore(one.opening)

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
+from headway.guard.endings.host_memory import portable_memory
 from headway.guard.recovery.snapshot_store import (
     SnapshotAbandoned,
     SnapshotStore,
@@ -42,7 +43,7 @@ def _of_host() -> int | None:
                 return int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
         pass
-    return None
+    return portable_memory().get("MemAvailable")
 
 
 def _of_container() -> int | None:

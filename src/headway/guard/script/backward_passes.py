@@ -1,16 +1,20 @@
 """Checks the backward passes of a script that has no torch optimizer: weights updated by hand, or
-by an optimizer that is not a `torch.optim.Optimizer`.
+by an optimizer that is not a `torch.optim.Optimizer`. Those of fastai and Keras ask before they
+update, so that their updates can be skipped.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from headway.errors import TrainingHalted
 from headway.guard.recorder import Recorder
+from headway.policy import Rung, StepVerdict
 from headway.torch_adapters import live_objects
 
 MAX_COMPARED = 1_000_000
@@ -38,6 +42,8 @@ class BackwardPasses:
     def __init__(self, make_recorder: Callable[[], Recorder], *, every: bool) -> None:
         """`every`: measure every pass, whatever it costs."""
         self.count = 0
+        self.updates = 0
+        """Updates of optimizers that ask before they update."""
         self.weights_change = False
         """Whether the weights change between two passes."""
         self._make_recorder = make_recorder
@@ -49,10 +55,13 @@ class BackwardPasses:
         self._started: float | None = None
         self._spent = 0.0
         self._last: list[Tensor] = []
-        """The loss of the last pass, if it was not measured: NaN stays in the weights."""
+        """The loss of the last pass, if it was not measured: NaN stays in the weights. Or if an
+        optimizer asks before it updates, which is when the pass is measured."""
 
     def begin(self, roots: Sequence[Tensor]) -> None:
         """A backward pass begins from these scalars."""
+        if self.updates:
+            return
         if roots and self.count % RESCAN_INTERVAL == 0:
             known = {id(weight) for weight in self._weights}
             leaves = {id(leaf): leaf for leaf in live_objects.find_leaves(roots)}
@@ -69,6 +78,9 @@ class BackwardPasses:
         if not roots:
             return
         self.count += 1
+        if self.updates:
+            self._last = [root.detach() for root in roots]
+            return
         began = time.perf_counter()
         if self._started is None:
             self._started = began
@@ -80,16 +92,38 @@ class BackwardPasses:
         self._measure(roots)
         self._spent += time.perf_counter() - began
 
+    def skips_update(self, gradients: Sequence[Tensor]) -> bool:
+        """An optimizer is about to apply these gradients: whether it must not.
+
+        Raises TrainingHalted where the policy ends the run.
+        """
+        if not self.updates:
+            self._last = self._last or [loss for _, loss, _ in self._waiting[-1:]]
+            self.forget_weights()
+        if not gradients or not self._last:
+            return False
+        self.weights_change = True
+        step, self.updates = self.updates, self.updates + 1
+        loss, norm = (float(value) for value in _numbers(self._last, gradients))
+        bad = not (math.isfinite(loss) and math.isfinite(norm))
+        recorder = self._make_recorder()
+        recorder.step(step, {"loss": loss, "grad_norm": norm}, {}, held=bad)
+        if bad or not recorder.ladder().calm:
+            action = recorder.judge(
+                StepVerdict(step, nonfinite=bad), frozenset({Rung.SKIP, Rung.HALT})
+            )
+            if action.rung is Rung.HALT:
+                raise TrainingHalted(
+                    f"training halted at step {step}: {action.reason}. The weights are those of "
+                    "the last good step"
+                )
+        return bad
+
     def _measure(self, roots: Sequence[Tensor]) -> None:
         gradients = [weight.grad for weight in self._weights if weight.grad is not None]
         if not gradients:
             return
-        with torch.no_grad():
-            loss = roots[0].detach().float().reshape(())
-            for root in roots[1:]:
-                loss = loss + root.detach().float().reshape(())
-            norms = [torch.linalg.vector_norm(_dense(item).float()) for item in gradients]
-            norm = torch.linalg.vector_norm(torch.stack([item.to(loss.device) for item in norms]))
+        loss, norm = _numbers(roots, gradients)
         self._waiting.append((self.count - 1, loss, norm))
         if self.weights_change:
             self._record(len(self._waiting) - 1)
@@ -100,15 +134,20 @@ class BackwardPasses:
         """The script has ended."""
         if self._copies and not self.weights_change:
             self._compare()
-        if self.weights_change:
+        if self.weights_change and not self.updates:
             if self._last:
                 self._measure(self._last)
             self._record(len(self._waiting))
         self.forget()
 
     def forget(self) -> None:
-        """Release the weights."""
-        self._weights, self._copies, self._waiting, self._last = [], [], [], []
+        """Release the weights and the last losses."""
+        self.forget_weights()
+        self._last = []
+
+    def forget_weights(self) -> None:
+        """Release the weights and what was measured of them."""
+        self._weights, self._copies, self._waiting = [], [], []
 
     def _record(self, count: int) -> None:
         recorder = self._make_recorder()
@@ -123,6 +162,17 @@ class BackwardPasses:
             not torch.equal(weight.detach().nan_to_num(), copy.nan_to_num())
             for weight, copy in self._copies
         )
+
+
+def _numbers(roots: Sequence[Tensor], gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """The loss and the norm of the gradients, on their device."""
+    with torch.no_grad():
+        loss = roots[0].detach().float().reshape(())
+        for root in roots[1:]:
+            loss = loss + root.detach().float().reshape(())
+        norms = [torch.linalg.vector_norm(_dense(item).float()) for item in gradients]
+        norm = torch.linalg.vector_norm(torch.stack([item.to(loss.device) for item in norms]))
+    return loss, norm
 
 
 def _dense(gradient: Tensor) -> Tensor:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from headway.config import Settings
+from headway.core.records import Record
 from headway.errors import TrainingHalted
 from headway.guard.endings.crash_stack import write_crash_stack
 from headway.guard.endings.failure import find_exit_status
+from headway.guard.recorder import attach_notifier
 from headway.guard.script.launcher import ScriptLauncher
 from headway.guard.script.step_limits import children_seconds
 from headway.policy import Action, Policy
@@ -32,12 +34,16 @@ class NoStepReason:
     why: str
     advice: str
     command: str = "check"
+    partly: bool = False
+    """Whether updates that are not finite are skipped all the same."""
 
     def __str__(self) -> str:
-        return f"no optimizer step was reached: {self.why}. {self.advice}"
+        lead = "" if self.partly else "no optimizer step was reached: "
+        return f"{lead}{self.why}. {self.advice}"
 
-    def to_dict(self) -> dict[str, str]:
-        return {"why": self.why, "advice": f"{self.advice}.", "command": self.command}
+    def to_dict(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {"why": self.why, "advice": f"{self.advice}."}
+        return {**facts, "command": self.command, "partly": self.partly}
 
 
 def explain_no_step(
@@ -109,12 +115,26 @@ def explain_unguarded(
 
 OTHER_OPTIMIZERS = ("keras", "fastai")
 """Packages whose optimizers are not torch optimizers."""
+FULL_GUARD = {
+    "fastai": "A torch optimizer is guarded completely: "
+    "Learner(..., opt_func=partial(OptimWrapper, opt=torch.optim.Adam))",
+    "keras": "A torch optimizer over model.parameters() in your own loop is guarded completely",
+}
+"""What their users can do."""
 
 
 def _explain_manual_update(launch: ScriptLauncher, command: str) -> NoStepReason:
     passes = _count_in_words(launch.passes.count)
     loaded = [name for name in OTHER_OPTIMIZERS if name in sys.modules]
     by = f"an optimizer of {loaded[0]}" if loaded else "hand"
+    if launch.passes.updates:
+        return NoStepReason(
+            f"the weights are updated by {by}, which is not a torch.optim.Optimizer. An update "
+            "with NaN or Inf is skipped; there is no re-run of a bad step, no snapshot and no "
+            "roll-back",
+            FULL_GUARD[loaded[0]] if loaded else "Use a torch optimizer",
+            partly=True,
+        )
     return NoStepReason(
         f"the weights are updated by {by}, not by a torch.optim.Optimizer "
         f"(backward() ran {passes})",
@@ -147,6 +167,8 @@ def run_guarded(
     settings: Settings,
     run_dir: Path | str | None = None,
     max_norm: float | None = None,
+    on_record: Callable[[Record], None] | None = None,
+    notify: Sequence[str] = (),
 ) -> GuardedRunResult:
     """Run the work under a guard; the result contains whatever it raises."""
     request_recording()
@@ -156,6 +178,12 @@ def run_guarded(
         run_dir=run_dir,
         max_norm=max_norm,
     )
+    if on_record is not None:
+        launch.on_recorder.append(lambda recorder: recorder.listeners.append(on_record))
+    if rank_group.own_rank() == 0:
+        launch.on_recorder.append(
+            lambda recorder: attach_notifier(notify, recorder, None, launch.notices)
+        )
     error: BaseException | None = None
     ended: BaseException | None = None
     with (
@@ -174,7 +202,7 @@ def run_guarded(
             if is_device_error(raised):  # now, while its frames hold what must not be destroyed
                 mark_device_lost()
     launch.passes.finish()
-    steps = max(launch.steps.values(), default=0)
+    steps = max(launch.steps.values(), default=launch.passes.updates)
     unguarded = explain_unguarded(launch, ended, "run")
     launch.close(ended, unguarded)
     recorder = launch.recorder

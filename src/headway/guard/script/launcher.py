@@ -27,6 +27,7 @@ from torch.optim.optimizer import (
 
 from headway.checks.setup.hd003_nothing_guarded import UNGUARDED
 from headway.config import Settings
+from headway.errors import TrainingHalted
 from headway.explain.incident_file.contents import running_script
 from headway.guard.endings.batch_history import BatchHistory
 from headway.guard.endings.device_assert import HostInputs
@@ -47,6 +48,7 @@ from headway.torch_adapters.frames import current_frame, is_user_frame
 from headway.torch_adapters.nonfinite_scan import batch_size, is_on_host
 from headway.torch_adapters.optimizer_adapter import MAX_SCALED_LOSSES
 from headway.torch_adapters.patching import call_after
+from headway.torch_adapters.step_skipping import count_running_steps
 
 if TYPE_CHECKING:
     from headway.guard.script.guarded_run import NoStepReason
@@ -205,7 +207,8 @@ class ScriptLauncher:
         """Number of the current step, counted from 0; of the backward pass without an optimizer."""
         if self.guard is not None:
             return self.guard.step
-        return self.passes.count if self.passes.weights_change else 0
+        passes = self.passes
+        return passes.updates or (passes.count if passes.weights_change else 0)
 
     @property
     def by_hand(self) -> bool:
@@ -255,8 +258,19 @@ class ScriptLauncher:
         try:
             with FailSafe.apart or nullcontext():
                 work(*about)
+        except TrainingHalted:
+            raise
         except Exception:  # ours: the script goes on
             self._give_up("backward passes cannot be checked")
+
+    def skips_update(self, gradients: Sequence[Tensor]) -> bool:
+        """Whether an optimizer that is no torch optimizer must not apply these gradients.
+
+        Raises TrainingHalted where the policy ends the run.
+        """
+        skips: list[bool] = []
+        self._check_pass(lambda: skips.append(self.passes.skips_update(gradients)))
+        return any(skips)
 
     def _give_up(self, what: str) -> None:
         """Called while an exception of our own is handled."""
@@ -326,7 +340,8 @@ class ScriptLauncher:
             self._script = running_script()
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self.guard is None or all(optimizer is not known for known in self.guard.optimizers):
+        known = () if self.guard is None else self.guard.optimizers
+        if all(optimizer is not item for item in known) and not count_running_steps(known):
             self._make_guard((), optimizer)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -364,7 +379,10 @@ class ScriptLauncher:
         if self._trained is not None:
             model, optimizer = self._trained
             return [optimizer], [model]
-        optimizers = self._in_use(live_objects.find_optimizers(), roots, stepping)
+        if stepping is not None:
+            self._always_included.add(id(stepping))
+        alive = live_objects.find_optimizers(stepped=self._always_included)
+        optimizers = self._in_use(alive, roots, stepping)
         models = live_objects.find_models(optimizers, roots) if optimizers else []
         return optimizers, models or live_objects.wrap_loose_tensors(optimizers)
 
@@ -373,7 +391,6 @@ class ScriptLauncher:
     ) -> list[Optimizer]:
         """The optimizers that train now first; without those of a finished phase of the script."""
         if stepping is not None:
-            self._always_included.add(id(stepping))
             return [stepping, *(item for item in alive if item is not stepping)]
         reached = {id(leaf) for leaf in live_objects.find_leaves(roots)}
         training = [item for item in alive if reached & live_objects.parameter_ids(item)]

@@ -17,8 +17,9 @@ from headway.core.findings import Finding, Severity
 from headway.core.numbers import say, say_bytes
 from headway.core.signals import family
 from headway.output.display_text import clean
+from headway.output.view import CauseView
 from headway.rundir.chart_data import ChartData
-from headway.rundir.downsample import ABSENT, BAD, ZERO, Downsampler, HeatMap
+from headway.rundir.downsample import ABSENT, BAD, ZERO, Downsampler, Floats, HeatMap
 
 MAX_FLAGS = 500
 """Maximum number of findings marked in the charts."""
@@ -94,12 +95,28 @@ def label(name: str, *, clipped: bool = True) -> str:
 
 def _series(name: str, series: Downsampler, *, clipped: bool) -> dict[str, Any]:
     x, y = series.points()
-    return {
+    drawn = {
         "label": label(name, clipped=clipped),
         "x": x.tolist(),
-        "y": [float(f"{value:.6g}") for value in y.tolist()],
+        "y": _round(y),
         "gaps": [[gap.kind, gap.first, gap.last, gap.count] for gap in series.gaps()],
     }
+    mean_x, mean = series.means()
+    return {**drawn, "mean": [mean_x.tolist(), _round(mean)]} if len(mean) else drawn
+
+
+def _round(values: Floats) -> list[float]:
+    return [float(f"{value:.6g}") for value in values.tolist()]
+
+
+def clocks(data: ChartData) -> dict[str, list[Any]]:
+    """The other x axes that the run can be drawn along: x, and the value there."""
+    drawn = {}
+    for name, clock in data.clocks.items():
+        x, value = clock.points()
+        if len(x) > 1 and value[-1] > value[0]:
+            drawn[name] = [x.tolist(), _round(value)]
+    return drawn
 
 
 def _describe_series(
@@ -206,23 +223,36 @@ def step_at(data: ChartData, x: int) -> int:
     return x - offset
 
 
-def flags(findings: Sequence[Finding], data: ChartData) -> list[dict[str, Any]]:
-    """The findings as marks in the charts; the worst ones if there are too many."""
+def flags(causes: Sequence[CauseView], data: ChartData) -> list[dict[str, Any]]:
+    """The findings as marks in the charts, each with the key of its cause; the worst ones if there
+    are too many."""
     ranked = sorted(
-        (item for item in findings if item.step is not None and item.severity > Severity.INFO),
-        key=lambda item: -item.severity,
+        (
+            (item, cause.root)
+            for cause in causes
+            for item in (cause.root, *cause.symptoms)
+            if item.step is not None and item.severity > Severity.INFO
+        ),
+        key=lambda pair: -pair[0].severity,
     )
     return [
         {
             "x": data.place(item.order, item.step or 0),
             "severity": str(item.severity),
             "label": clean(f"{item.code} {item.name}")[:LONGEST_NAME],
+            "opens": finding_key(root),
         }
-        for item in ranked[:MAX_FLAGS]
+        for item, root in ranked[:MAX_FLAGS]
     ]
 
 
-def chart_document(findings: Sequence[Finding], data: ChartData) -> dict[str, Any]:
+def finding_key(finding: Finding) -> str:
+    """Names a finding on a page, also while the run grows."""
+    text = f"{finding.code}.{finding.segment}.{finding.seq}.{finding.subject}"
+    return clean(text)[:LONGEST_NAME]
+
+
+def chart_document(causes: Sequence[CauseView], data: ChartData) -> dict[str, Any]:
     """All data that the page's script needs."""
     held_x, _ = data.held.points()
     return {
@@ -231,7 +261,8 @@ def chart_document(findings: Sequence[Finding], data: ChartData) -> dict[str, An
         "panels": panels(data),
         "components": components(data),
         "maps": heat_maps(data),
-        "flags": flags(findings, data),
+        "flags": flags(causes, data),
+        "clocks": clocks(data),
         "marks": [[mark.x, clean(mark.kind), clean(mark.label)] for mark in data.marks],
         "held": held_x.tolist(),
     }

@@ -1,7 +1,7 @@
-"""Renders a report as one HTML file: verdict, causes, charts, details.
+"""Renders a report as one HTML file: verdict, charts, causes, details.
 
-The file fetches nothing. Its content security policy allows only the two scripts and two style
-sheets in it, by their hashes: text from a log could not run even if it were taken for markup.
+The file fetches nothing. Its content security policy allows only the scripts and style sheets
+in it, by their hashes: text from a log could not run even if it were taken for markup.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from headway._version import __version__
 from headway.output.display_text import clean, make_path_shortener
 from headway.output.html import chart_json
+from headway.output.html.incident_sections import incidents_section, verdict_section
 from headway.output.html.markup import Child, HtmlNode, join, section, tag
 from headway.output.html.sections import (
     causes_section,
@@ -22,13 +23,11 @@ from headway.output.html.sections import (
     coverage_section,
     environment_section,
     events_section,
-    incidents_section,
-    verdict_section,
 )
 from headway.output.view import SourcedReportView
 from headway.rundir.chart_data import ChartData
 
-SCRIPTS = ("uPlot.iife.min.js", "report.js")
+SCRIPTS = ("uPlot.iife.min.js", "chart_tools.js", "choices.js", "heat.js", "report.js")
 STYLES = ("uPlot.min.css", "report.css")
 
 
@@ -45,10 +44,11 @@ def render(report: SourcedReportView, data: ChartData, *, subject: str = "") -> 
         ),
         tag(
             "main",
-            verdict_section(report),
+            verdict_section(report, data),
+            _timeline(data),
             causes_section(report, data),
             incidents_section(report, data, Path(subject) if subject else None),
-            _timeline(data),
+            events_section(data),
             _maps(data),
             _components(data),
             checkpoints_section(report),
@@ -58,7 +58,7 @@ def render(report: SourcedReportView, data: ChartData, *, subject: str = "") -> 
         tag("footer", tag("p", f"Written by headway {__version__}. This file needs no network.")),
         tag("p", role="status", id="status", class_="unseen"),
     )
-    json = shorten(chart_json.embed(chart_json.chart_document(report.findings, data)))
+    json = shorten(chart_json.embed(chart_json.chart_document(report.causes, data)))
     return "\n".join(
         [
             "<!doctype html>",
@@ -98,7 +98,6 @@ def _timeline(data: ChartData) -> HtmlNode:
         tag("button", "Show the whole run", type="button", id="whole", hidden=True),
         tag("div", [_figure(panel) for panel in drawn], class_="charts"),
         tag("p", f"Not in this source: {', '.join(absent)}.", class_="quiet") if absent else None,
-        events_section(data),
     ]
     return section("timeline", "Timeline", inside)
 
@@ -106,11 +105,7 @@ def _timeline(data: ChartData) -> HtmlNode:
 def _figure(panel: dict[str, object]) -> HtmlNode:
     return tag(
         "figure",
-        tag(
-            "figcaption",
-            tag("h3", str(panel["title"])),
-            tag("button", "log scale", type="button", class_="log noprint", aria_pressed="false"),
-        ),
+        tag("figcaption", tag("h3", str(panel["title"]))),
         tag("div", class_="chart", data_panel=panel["id"]),
         tag("p", str(panel["says"]), class_="says"),
     )

@@ -1,16 +1,14 @@
-"""The text sections of the HTML report: verdict, causes, incidents, events, checkpoints, coverage,
-environment.
-"""
+"""The text sections of the HTML report: causes, events, checkpoints, coverage, environment."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
-from headway.core.findings import Finding, NotRun, Remedy
-from headway.core.records import EventRecord
+from headway.core.findings import Finding, NotRun
+from headway.output.html.chart_json import finding_key
+from headway.output.html.incident_sections import remedy_list
 from headway.output.html.markup import (
     Child,
     HtmlNode,
@@ -18,32 +16,18 @@ from headway.output.html.markup import (
     facts_table,
     format_value,
     inline_code,
-    join,
     section,
     step_button,
     table,
     tag,
 )
-from headway.output.incident_view import (
-    INCIDENT_EVIDENCE,
-    MAX_ORIGINS,
-    LineView,
-    OperandView,
-    OriginView,
-    SourceLine,
-    TrialView,
-    read_head,
-    read_incident_view,
-    read_source_lines,
-)
+from headway.output.incident_view import INCIDENT_EVIDENCE
 from headway.output.view import (
     CauseView,
     SourcedReportView,
     finding_title,
     format_where,
     group_not_run,
-    trial_text,
-    verdict_of,
 )
 from headway.rundir.chart_data import ChartData
 
@@ -91,10 +75,12 @@ def _cause(cause: CauseView, data: ChartData) -> HtmlNode:
         ),
         tag("p", inline_code(root.message)),
         _place(root),
-        _remedies(root.remedies),
+        remedy_list(root.remedies),
         _evidence(root.evidence),
         _symptoms(cause.symptoms, data),
         class_=f"cause {root.severity}",
+        id=finding_key(root),
+        tabindex="-1",
     )
 
 
@@ -112,34 +98,6 @@ def _place(finding: Finding) -> HtmlNode | None:
     code = tag("pre", tag("code", source.strip())) if isinstance(source, str) else None
     where = tag("p", "at ", tag("span", text, class_="mono")) if text else None
     return tag("div", where, code, class_="place")
-
-
-def _remedies(remedies: Sequence[Remedy]) -> HtmlNode | None:
-    if not remedies:
-        return None
-    return tag(
-        "div",
-        tag("h4", "What to do"),
-        tag("ul", [_remedy(item) for item in remedies], class_="remedies"),
-    )
-
-
-def _remedy(remedy: Remedy) -> HtmlNode:
-    trial = trial_text(remedy)
-    if not remedy.tested:
-        kind, mark = "untested", "→"
-    else:
-        kind, mark = ("cured", "✓") if remedy.cured else ("failed", "✗")
-    return tag(
-        "li",
-        tag("span", mark, class_="mark", aria_hidden="true"),
-        tag(
-            "span",
-            inline_code(remedy.text),
-            tag("span", f" {trial}", class_="tried") if trial else None,
-        ),
-        class_=kind,
-    )
 
 
 def _evidence(evidence: Mapping[str, Any]) -> HtmlNode | None:
@@ -241,9 +199,6 @@ def _used(item: Mapping[str, Any]) -> str:
     return f"{format_value(item.get('used'))} of {format_value(item.get('lines'))}"
 
 
-# What the guard did, and what else the run inside.
-
-
 def events_section(data: ChartData) -> HtmlNode | None:
     """What the guard did, and other events of the run."""
     if not data.marks:
@@ -256,145 +211,3 @@ def events_section(data: ChartData) -> HtmlNode | None:
     count = len(data.marks) + data.marks_left_out
     listed = tag("ul", items, class_="plain")
     return details(f"Events ({count})", [listed], open_=count <= 8)
-
-
-# The verdict.
-
-LONGEST_VERDICT = 400
-
-
-def verdict_section(report: SourcedReportView) -> HtmlNode:
-    """The first thing on the page: a word, a colour, one sentence."""
-    verdict = verdict_of(report)
-    title = verdict.cause
-    sentence = shorten_sentence(verdict.sentence)
-    text: list[Child] = inline_code(sentence)
-    if title and sentence.startswith(title):
-        text = [tag("strong", title), *inline_code(sentence[len(title) :])]
-    parts = [part for part in (verdict.counts, verdict.coverage) if part]
-    level = "warning" if verdict.level in ("unsure", "unknown", "interrupted") else verdict.level
-    return tag(
-        "section",
-        tag("h2", tag("span", verdict.word, class_="word"), class_="verdict-word"),
-        tag("p", text, class_="sentence"),
-        tag("p", inline_code(" · ".join(parts)), class_="quiet"),
-        class_=f"verdict {level}",
-        aria_label="Verdict",
-    )
-
-
-def shorten_sentence(sentence: str) -> str:
-    """The verdict is read at a glance; the whole text follows below."""
-    return sentence if len(sentence) <= LONGEST_VERDICT else f"{sentence[:LONGEST_VERDICT]}…"
-
-
-# Incidents: bad steps that were re-run.
-
-LONGEST_LINE = 300
-OPERAND_COLUMNS = ("tensor", "shape", "dtype", "min", "max", "NaN", "Inf", "zeros")
-
-
-def incidents_section(
-    report: SourcedReportView, data: ChartData, run: Path | None
-) -> HtmlNode | None:
-    """The steps that were re-run: source line, tensors, cause and tried remedies.
-
-    `run` is the run directory, which contains the source around the line.
-    """
-    if not data.incidents:
-        return None
-    # What a finding above already says is not repeated.
-    known = {str(item.evidence.get("why")) for item in report.findings}
-    articles = []
-    for number, event in enumerate(data.incidents):
-        lines = [] if run is None else read_source_lines(run, data.incidents, number, read_head)
-        articles.append(_incident(event, data, known, lines))
-    return section("incidents", "Incidents", articles)
-
-
-def _incident(
-    event: EventRecord, data: ChartData, known: set[str], lines: Sequence[SourceLine]
-) -> HtmlNode:
-    incident = read_incident_view(event.data)
-    repeated = incident.headline in known
-    x = data.place((event.segment, event.seq), event.step)
-    facts = incident.facts()
-    return tag(
-        "article",
-        tag("h3", step_button(x, event.step, data), " re-run"),
-        None if repeated else tag("p", inline_code(incident.headline)),
-        _code(lines) if lines else None,
-        [
-            _origin(origin, known_place=repeated or (at == 0 and bool(lines)))
-            for at, origin in enumerate(incident.origins[:MAX_ORIGINS])
-        ],
-        facts_table(facts) if facts else None,
-        None if repeated else _trials(incident.trials),
-        class_="cause",
-    )
-
-
-def _code(lines: Sequence[SourceLine]) -> HtmlNode:
-    """Source lines, the failing one marked."""
-    shown = [
-        tag(
-            "span",
-            tag("span", number, class_="number"),
-            code[:LONGEST_LINE],
-            class_="line bad" if bad else "line",
-        )
-        for number, code, bad in lines
-    ]
-    return tag("pre", tag("code", shown), class_="context", tabindex="0")
-
-
-def _origin(origin: OriginView, *, known_place: bool) -> HtmlNode:
-    return tag(
-        "div",
-        None if known_place else _line(origin.place),
-        _line(origin.called_from),
-        tag("p", origin.where, class_="quiet"),
-        _operands(origin.operands) if origin.operands else None,
-        class_="place",
-    )
-
-
-def _line(place: LineView | None) -> HtmlNode | None:
-    if place is None:
-        return None
-    code = None
-    if place.source:
-        number = tag("span", place.line, class_="number")
-        code = tag("pre", tag("code", number, " ", place.source))
-    return join(tag("p", "at ", tag("span", place.at, class_="mono")), code)
-
-
-def operand_row(item: OperandView) -> list[str]:
-    """The cells under `OPERAND_COLUMNS`."""
-    numbers = (item.low, item.high, item.nan, item.inf, item.zero)
-    return [item.name, item.shape, item.dtype, *map(format_value, numbers)]
-
-
-def _operands(items: Sequence[OperandView]) -> HtmlNode:
-    rows = [operand_row(item) for item in items]
-    return table("Tensors of the op", OPERAND_COLUMNS, rows, numbers=(3, 4, 5, 6, 7))
-
-
-def _trials(trials: Sequence[TrialView]) -> HtmlNode | None:
-    if not trials:
-        return None
-    items = [
-        tag(
-            "li",
-            tag("span", trial.mark, class_="mark", aria_hidden="true"),
-            tag(
-                "span",
-                inline_code(trial.text),
-                tag("span", f" {trial.outcome}", class_="tried"),
-                tag("span", f" ({trial.why})", class_="quiet") if trial.why else None,
-            ),
-            class_={"cured": "cured", "not cured": "failed"}.get(trial.outcome),
-        )
-        for trial in trials
-    ]
-    return tag("div", tag("h4", "Tried on this step"), tag("ul", items, class_="remedies"))

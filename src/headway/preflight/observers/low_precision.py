@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.script_context import observe_method
 from headway.torch_adapters.autocast_regions import is_region_enabled
+from headway.torch_adapters.autograd_graph import is_custom_node
 from headway.torch_adapters.compat import find_aliases
 
 # What autocast is asked for, and in which precision the matrix work of training is done.
@@ -36,10 +37,12 @@ class AutocastWork(Observer):
         F.multi_head_attention_forward,
     )
 
+    every_module = True
+
     def start(self) -> None:
         self._regions: list[dict[str, Any]] = []
         self._entered = 0
-        self._low = self._full = self._inside = 0
+        self._low = self._full = self._inside = self._opaque = 0
         self._ops = 0
         self._devices: dict[str, int] = {}
         self._open: list[dict[str, Any]] = []
@@ -104,6 +107,27 @@ class AutocastWork(Observer):
             if any(item["asked"] for item in self._open):
                 self._inside += result.numel()
 
+    def module_ended(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
+    ) -> None:
+        """Work of custom ops, which no torch function shows: by the dtype of what they return."""
+        if self._steps > AUTOCAST_LOOKS[-1] or not self._open or not isinstance(output, Tensor):
+            return
+        if not is_custom_node(output.grad_fn) or not output.is_floating_point():
+            return
+        if not any(weight.ndim > 1 for weight in module.parameters(recurse=False)):
+            return
+        self._ops += 1
+        device, size = output.device.type, output.numel()
+        self._devices[device] = self._devices.get(device, 0) + size
+        if output.dtype in _LOW:
+            self._low += size
+        else:
+            self._full += size
+            asked = any(item["asked"] for item in self._open)
+            self._inside += size * asked
+            self._opaque += size * asked
+
     def step_ended(self, optimizer: Optimizer) -> None:
         self._steps += 1
         if self._steps in AUTOCAST_LOOKS:
@@ -127,6 +151,7 @@ class AutocastWork(Observer):
             "entered": self._entered,
             "low_share": self._low / total,
             "inside_share": self._inside / total,
+            "opaque_share": self._opaque / total,
             "ops": self._ops,
             "device": max(self._devices, key=lambda name: self._devices[name]),
             "regions": asked[:4],

@@ -74,6 +74,9 @@ class RankGroup:
         self.training = False
         """Whether a step was voted on. From then on no question may use the user's own group: a
         rank whose guard has failed answers late, after collectives of the next step."""
+        self.begin_equal: bool | None = None
+        """Whether the plain weights were equal on all ranks at first: only then are they replicas.
+        A wrapper says so itself; None: not known yet."""
         self.shares_host_group = False
         """Whether every rank has a host group of an earlier guard, so that it can be shared."""
 
@@ -145,13 +148,18 @@ def find_rank_group(
         if group is not None:
             raise UsageError("Guard(group=…) needs torch.distributed.init_process_group first")
         return None
+    given = group is not None
     if group is None:
         group = _group_of(models, parameters, notices)
     if group is None:
         return None
     if dist.get_rank(group) < 0:
         raise UsageError("this rank is no member of the group given to Guard(group=…)")
-    return RankGroup(group, models) if dist.get_world_size(group) > 1 else None
+    if dist.get_world_size(group) < 2:
+        return None
+    ranks = RankGroup(group, models)
+    ranks.begin_equal = None if given and not _groups(models) else True
+    return ranks
 
 
 def own_rank() -> int:

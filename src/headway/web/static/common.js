@@ -48,6 +48,14 @@ export function age(changed) {
   return Math.round(seconds / 86400) + " days ago";
 }
 
+export function duration(seconds) {
+  if (!seconds) return "–";
+  if (seconds < 90) return number(seconds) + " s";
+  const minutes = Math.round(seconds / 60), hours = Math.floor(minutes / 60);
+  if (minutes < 60) return minutes + " min";
+  return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
+}
+
 export function counts(findings) {
   const text = [["error", "errors"], ["warning", "warnings"]]
     .filter(([level]) => findings[level])
@@ -102,11 +110,7 @@ export function paced(work, least) {
 export function figure(panel) {
   const holder = element("div", "chart");
   holder.dataset.panel = panel.id;
-  const button = element("button", "log noprint", "log scale");
-  button.type = "button";
-  button.setAttribute("aria-pressed", "false");
-  button.setAttribute("aria-label", panel.title + ": log scale");
-  return element("figure", "", element("figcaption", "", element("h3", "", panel.title), button), holder, element("p", "says", panel.says));
+  return element("figure", "", element("figcaption", "", element("h3", "", panel.title)), holder, element("p", "says", panel.says));
 }
 
 export function pointsWanted() {

@@ -1,5 +1,5 @@
 // Several runs in the same charts.
-import { badge, byId, element, fetchJson, figure, listen, number, paced, pointsWanted } from "./common.js";
+import { badge, byId, element, fetchJson, figure, listen, number, paced, pointsWanted, table } from "./common.js";
 
 const MOST = 8;
 let chosen = new URLSearchParams(location.search).getAll("run"), runs = [], charts = null, view = null, drawing = null;
@@ -15,7 +15,7 @@ function pick(run) {
   box.disabled = !box.checked && chosen.length >= MOST;
   box.addEventListener("change", () => {
     chosen = box.checked ? [...chosen, run.id] : chosen.filter((id) => id !== run.id);
-    history.replaceState(null, "", "/compare?" + query());
+    history.replaceState(null, "", "/compare?" + query() + location.hash);
     picks();
     load();
   });
@@ -56,8 +56,23 @@ function draw() {
   } else {
     charts.update(drawing);
   }
+  settings();
   document.documentElement.dataset.compared = String(drawing.runs.length);
 }
+
+// What differs comes first and is marked; the rest on demand.
+function settings() {
+  const rows = drawing.settings.filter(([, , differs]) => differs || !byId("only-different").checked);
+  byId("settings").hidden = drawing.runs.length < 2 || !drawing.settings.length;
+  const shown = table(rows.length ? "Settings of the runs" : "All recorded settings are the same", ["setting", ...drawing.runs.map((run) => run.name)],
+    rows.map(([name, values]) => [name, ...values.map((value) => value || "–")]));
+  rows.forEach(([, , differs], at) => { if (differs) shown.querySelectorAll("tbody tr")[at].className = "differs"; });
+  const signature = shown.textContent;
+  if (byId("settings-table").dataset.signature === signature) return;
+  byId("settings-table").dataset.signature = signature;
+  byId("settings-table").replaceChildren(shown);
+}
+byId("only-different").addEventListener("change", () => { if (drawing) settings(); });
 
 let soon = 0;
 function looked(part, all) {

@@ -48,22 +48,32 @@ function copyButton(words) {
   return button;
 }
 
-function cure(words, kind, mark, tried, why) {
+function diff(lines) {
+  if (!lines || !lines.length) return null;
+  const kinds = { "+": "line added", "-": "line removed" };
+  const shown = element("pre", "context diff", element("code", "", ...lines.map((line) => element("span", kinds[line[0]] || "line", line))));
+  shown.tabIndex = 0;
+  return shown;
+}
+
+function cure(words, kind, mark, tried, why, lines) {
   const sign = element("span", "mark", mark);
   sign.setAttribute("aria-hidden", "true");
   return element("li", kind, sign,
-    element("span", "cure", ...prose(words), tried ? element("span", "tried", " " + tried) : null, why ? element("span", "quiet", " (" + why + ")") : null),
+    element("span", "cure", ...prose(words), tried ? element("span", "tried", " " + tried) : null, why ? element("span", "quiet", " (" + why + ")") : null, diff(lines)),
     copyButton(words));
 }
 
 function remedies(items) {
   if (!items.length) return null;
-  const list = items.map((item) => cure(item.text, ...(!item.tested ? ["untested", "→"] : item.cured ? ["cured", "✓"] : ["failed", "✗"]), item.trial));
+  const list = items.map((item) => cure(item.text, ...(!item.tested ? ["untested", "→"] : item.cured ? ["cured", "✓"] : ["failed", "✗"]), item.trial, "", item.diff));
   return element("div", "", element("h4", "", "What to do"), element("ul", "remedies", ...list));
 }
 
 function article(cause) {
   const shown = element("article", "cause " + cause.severity);
+  shown.id = cause.key;
+  shown.tabIndex = -1;
   shown.append(element("h3", "", badge(cause.severity, cause.severity), ` ${cause.code} ${cause.name} `, step(cause)), element("p", "", ...prose(cause.message)));
   if (cause.where || cause.source) {
     shown.append(element("div", "place",
@@ -169,7 +179,8 @@ function incident(item) {
   title.id = shown.id + "-title";
   shown.setAttribute("aria-labelledby", title.id);
   const trials = item.trials.map((trial) => cure(trial.text, { cured: "cured", "not cured": "failed" }[trial.outcome] || "", trial.mark, trial.outcome, trial.why));
-  shown.append(title, element("p", "", ...prose(item.headline)),
+  const again = item.repeats.length ? element("p", "quiet", "The same cause again: ", ...item.repeats.flatMap((each) => [step(each), " "])) : "";
+  shown.append(title, again, element("p", "", ...prose(item.headline)),
     ...item.origins.map((each, at) => origin(each, item.columns, at === 0 ? item.context : [])));
   if (item.facts.length) shown.append(facts(item.facts));
   if (trials.length) shown.append(element("div", "", element("h4", "", "Tried on this step"), element("ul", "remedies", ...trials)));
@@ -195,4 +206,11 @@ export function show(details) {
 export function start() {
   for (const id of ["find", "severity", "code"]) byId(id).addEventListener("input", () => { all = false; list(); });
   byId("more").addEventListener("click", () => { all = true; list(); });
+  // A mark in a chart opens its finding, whatever is filtered.
+  document.addEventListener("openfinding", ({ detail }) => {
+    if (byId(detail)) return;
+    for (const id of ["find", "severity", "code"]) byId(id).value = "";
+    all = true;
+    list();
+  });
 }

@@ -1,10 +1,11 @@
 // The list of runs, each with its verdict.
-import { age, badge, byId, counts, element, fetchJson, listen, number, paced } from "./common.js";
+import { age, badge, byId, counts, duration, element, fetchJson, listen, number, paced } from "./common.js";
 
 const MOST_COMPARED = 8;
 const rows = new Map();
 const chosen = new Set();
-let folder = "", leftOut = 0;
+let folder = "", leftOut = 0, sorted = { by: "", down: false };
+const VERDICTS = ["error", "interrupted", "warning", "unknown", "unsure", "reading", "healthy"];
 
 function cell(label, className, ...inside) {
   const made = element("td", className, ...inside);
@@ -49,10 +50,10 @@ function make(run) {
   const link = element("a", "", element("bdi", "", run.name));
   link.href = "/run/" + run.id;
   const row = element("tr");
-  const heading = element("th", "name", link, element("span", "quiet source"));
+  const heading = element("th", "name", link, element("span", "quiet source"), element("span", "quiet note"));
   heading.scope = "row";
   row.append(cell("", "pick", pick(run)), heading, cell("verdict", "health"), cell("state", "state"), cell("last step", "number"),
-    cell("loss", "number"), cell("steps/s", "number"), cell("guard", "guard"));
+    ...["loss", "best loss", "duration", "steps/s", "samples/s", "lr", "batch"].map((label) => cell(label, "number")), cell("guard", "guard"));
   return { row };
 }
 
@@ -61,7 +62,9 @@ function fill(entry) {
   const [, name, ...cells] = row.children;
   row.className = run.verdict + " " + run.state;
   name.querySelector(".source").textContent = run.source === "headway" ? "" : run.source;
-  const words = [state(run), run.step ?? "–", number(run.loss), number(run.speed), run.ladder];
+  name.querySelector(".note").textContent = run.note;
+  const words = [state(run), run.step ?? "–", number(run.loss), number(run.best), duration(run.seconds), number(run.speed), number(run.throughput),
+    number(run.lr), run.batch ?? "–", run.ladder];
   cells[0].replaceChildren(...health(run));
   if (run.why) cells[0].append(element("span", "quiet", run.why));
   words.forEach((text, at) => { if (cells[at + 1].textContent !== String(text)) cells[at + 1].textContent = text; });
@@ -81,7 +84,32 @@ function shown(run) {
   const words = byId("find").value.trim().toLowerCase(), which = byId("which").value;
   if (which === "bad" && !["error", "warning"].includes(run.verdict)) return false;
   if (which === "running" && run.state !== "running") return false;
-  return !words || [run.name, run.cause, run.source].some((text) => text.toLowerCase().includes(words));
+  return !words || [run.name, run.cause, run.source, run.note, ...run.tags.map((tag) => "#" + tag)].some((text) => text.toLowerCase().includes(words));
+}
+
+// The value a column is sorted by; runs without one come last.
+function rankOf(run) {
+  const value = run[sorted.by];
+  if (sorted.by === "verdict") return VERDICTS.indexOf(value);
+  if (typeof value === "string" && sorted.by !== "name") return value === "-Infinity" ? -Infinity : Infinity; // a loss that is not finite
+  return value;
+}
+
+function bySort(a, b) {
+  const [one, two] = [rankOf(a.run), rankOf(b.run)];
+  if (one === null || two === null) return (one === null) - (two === null);
+  const order = typeof one === "string" ? one.localeCompare(two, undefined, { numeric: true }) : one - two;
+  return sorted.down ? -order : order;
+}
+
+function sortBy(key) {
+  sorted = { by: key, down: sorted.by === key && !sorted.down };
+  for (const button of document.querySelectorAll("[data-sort]")) {
+    const mine = button.dataset.sort === key;
+    if (mine) button.closest("th").setAttribute("aria-sort", sorted.down ? "descending" : "ascending");
+    else button.closest("th").removeAttribute("aria-sort");
+  }
+  arrange();
 }
 
 function arrange() {
@@ -90,6 +118,7 @@ function arrange() {
   // Running runs change all the time: they are sorted by name, so that rows do not move.
   const running = order.filter(({ run }) => run.state === "running").sort((a, b) => a.run.name < b.run.name ? -1 : 1);
   const wanted = [...running, ...order.filter(({ run }) => run.state !== "running")].filter(({ run }) => shown(run));
+  if (sorted.by) wanted.sort(bySort);
   const body = byId("rows");
   wanted.forEach(({ row }, at) => { if (body.children[at] !== row) body.insertBefore(row, body.children[at] || null); });
   while (body.children.length > wanted.length) body.lastChild.remove();
@@ -117,6 +146,7 @@ const load = paced(async () => {
   document.documentElement.dataset.ready = "yes";
 }, 500);
 
+for (const button of document.querySelectorAll("[data-sort]")) button.addEventListener("click", () => sortBy(button.dataset.sort));
 for (const id of ["find", "which"]) byId(id).addEventListener("input", arrange);
 byId("compare").addEventListener("click", () => {
   const ids = [...chosen].filter((id) => rows.has(id));

@@ -4,7 +4,7 @@ import { open, show, start } from "./findings.js";
 
 const id = location.pathname.split("/").pop();
 const at = "/api/runs/" + encodeURIComponent(id);
-let summary = null, drawing = null, charts = null, maps = [], view = null, extent = null, reportVersion = null, opened = false;
+let summary = null, headline = "", length = "", drawing = null, charts = null, maps = [], view = null, extent = null, reportVersion = null, opened = false;
 
 // -- at a glance ----------------------------------------------------------------------------------
 
@@ -12,8 +12,12 @@ function glance() {
   for (const link of document.querySelectorAll("nav [data-part]")) link.hidden = byId(link.dataset.part).hidden;
   if (!summary) return;
   byId("verdict").className = "verdict " + summary.verdict;
-  if (byId("word").textContent !== summary.word) byId("word").textContent = summary.word;
+  const said = headline || summary.word;
+  if (byId("word").textContent !== said) byId("word").textContent = said;
+  byId("level").hidden = said === summary.word;
+  byId("level").textContent = summary.word;
   const parts = [summary.state + (summary.changed ? ", " + age(summary.changed) : "")];
+  if (length) parts.push(length);
   if (summary.step !== null) parts.push("step " + summary.step);
   if (summary.loss !== null) parts.push("loss " + number(summary.loss));
   if (summary.speed) parts.push(number(summary.speed) + " steps/s");
@@ -21,7 +25,7 @@ function glance() {
   const found = counts(summary.findings);
   if (found) parts.push(found);
   byId("glance").textContent = parts.join(" · ");
-  if (summary.why) byId("sentence").textContent = summary.why;
+  if (summary.why) byId("story").replaceChildren(element("p", "sentence", summary.why));
   reading();
 }
 
@@ -51,7 +55,10 @@ const loadDetails = paced(async () => {
   summary = details.summary;
   byId("subject").textContent = summary.name;
   document.title = "headway: " + summary.name;
-  byId("sentence").textContent = details.verdict || summary.why || "";
+  headline = details.headline || "";
+  length = details.length || "";
+  const story = details.story || [summary.why || ""];
+  byId("story").replaceChildren(...story.map((said) => element("p", "sentence", ...prose(said))));
   show(details);
   coverage(details);
   byId("environment").hidden = !details.facts.length && !details.notes.length;
@@ -66,8 +73,9 @@ const loadDetails = paced(async () => {
 }, 700);
 
 function gone() {
-  byId("sentence").textContent = "This run no longer exists.";
-  byId("word").textContent = "Gone";
+  byId("story").replaceChildren(element("p", "sentence", "This run no longer exists."));
+  headline = "Gone";
+  byId("word").textContent = headline;
 }
 
 function coverage({ coverage: covered }) {

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.preflight.observer import Observer, TorchCall
+from headway.preflight.source_lines import find_line
 from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.model_copy import is_training_forward
 from headway.torch_adapters.nonfinite_scan import batch_tensors
@@ -232,10 +233,19 @@ class _Seen:
     rows: int = 0
 
 
+SPLITS = (
+    r"\w*(oversampl|Oversampl|OverSampl)\w*\(|resample\(|duplicate\(|repeat_interleave\(",
+    r"(train_test_split|random_split|KFold|ShuffleSplit)\(|\bsplit\w*\s*=|int\(\s*0?\.\d+\s*\*",
+    r"randperm\(|permutation\(|\.shuffle\(",
+)
+"""What makes copies of rows, what splits them, and what mixes them before a split by hand."""
+
+
 class SharedRows(Observer):
     """Keeps hashes of rows."""
 
     def start(self) -> None:
+        self._place: dict[str, Any] | None = None
         self._models: dict[int, tuple[nn.Module, _Seen]] = {}
 
     def module_ended(
@@ -258,6 +268,9 @@ class SharedRows(Observer):
         elif seen.trained:
             seen.validated.update(hashes)
             seen.shared.update(row for row in hashes if row in seen.trained)
+            if seen.shared and self._place is None:
+                lines = (find_line(self.script, pattern) for pattern in SPLITS)
+                self._place = next((line for line in lines if line), None)
 
     def finished(self) -> None:
         for module, seen in self._models.values():
@@ -272,6 +285,7 @@ class SharedRows(Observer):
                     "trained": len(seen.trained),
                     "covered": sum(seen.repeats) / len(seen.repeats),
                     "alike": seen.within / max(seen.rows, 1),
+                    **({} if self._place is None else {"place": self._place}),
                 },
             )
         self._models = {}

@@ -5,13 +5,14 @@ repeated samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import ref
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.source_lines import find_scaling_line
@@ -338,11 +339,17 @@ class RepeatedSamples(Observer):
         self._drawn = 0
         self._loaded: dict[int, int] = {}
         """Samples that the loaders have drawn, by the id of their data set."""
+        self._counted: set[int] = set()
+        """Rows of the current step: a second forward of a batch is no second pass."""
 
     def batch_drawn(self, loader: Any, batch: Any) -> None:
         # An augmented sample never comes twice, but it is seen again.
         data = getattr(loader, "dataset", None)
-        size, rows = (len(data) if isinstance(data, Sized) else 0), batch_size(batch) or 0
+        rows = batch_size(batch) or 0
+        try:
+            size = len(data) if data is not None else 0
+        except Exception:  # a data set without a length, or one whose __len__ raises
+            size = 0
         if size and torch.is_grad_enabled():
             drawn = self._loaded[id(data)] = self._loaded.get(id(data), 0) + rows
             self.script.data_passes = max(self.script.data_passes or 0.0, drawn / size)
@@ -359,12 +366,20 @@ class RepeatedSamples(Observer):
         )
         if given is None or not any(True for _ in module.parameters()):
             return
-        numbers = _numbers(given.detach())
-        self._drawn += len(numbers)
-        self._distinct.update(numbers)
-        passes = self._drawn / len(self._distinct)
+        fresh = [number for number in _numbers(given.detach()) if number not in self._counted]
+        self._counted.update(fresh)
+        self._drawn += len(fresh)
+        self._distinct.update(fresh)
+        passes = self._drawn / max(len(self._distinct), 1)
         self.script.data_passes = max(self.script.data_passes or 0.0, passes)
         self.evidence.value(DATA_PASSES_SIGNAL, passes)
+
+    def backward_ended(self, roots: Sequence[Tensor]) -> None:
+        if not self.script.optimizers:  # updates by hand follow
+            self._counted.clear()
+
+    def step_ended(self, optimizer: Optimizer) -> None:
+        self._counted.clear()
 
 
 def _has_rows(tensor: Tensor) -> bool:

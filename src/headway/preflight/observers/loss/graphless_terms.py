@@ -51,6 +51,9 @@ _SOURCES = (
     *TASK_LOSSES, "kl_div", "mean", "sum", "norm", "vector_norm", "logsumexp", "cosine_similarity",
     "max", "min", "amax", "std", "var",
 )  # fmt: skip
+_COMPARISONS = ("kl_div", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+"""Losses that are 0 for two equal inputs."""
+SAME, NO_DIFFERENCE = "same", 1e-6
 _SHAPE_ONLY = ("requires_grad_", "retain_grad", "size", "backward", "grad")
 _DATA = Tensor.data.__get__  # type: ignore[attr-defined]
 
@@ -170,6 +173,8 @@ class GraphlessTerms(Observer):
             )
         if name in _NEW and call.args and not isinstance(call.args[0], Tensor):
             return self._read_here()
+        if name in _COMPARISONS and _compares_equal(call):
+            return GraphCutMark(SAME, self.script.place())
         return None
 
     def _marked(self, item: Tensor) -> GraphCutMark | None:
@@ -221,7 +226,9 @@ class GraphlessTerms(Observer):
             if not _is_number(item) or (name in _MINUS and at == 0):
                 continue
             value = float(item)
-            if value == 0 or value != value:
+            mark = self._marked(item) if isinstance(item, Tensor) else None
+            same = mark is not None and mark.cut == SAME
+            if (value == 0 and not same) or value != value:
                 continue
             place = self.script.place()
             key = (str(place), at, self._visits.setdefault((str(place), at), 0))
@@ -245,6 +252,8 @@ class GraphlessTerms(Observer):
         else:
             mark = self._of_number(value, key[1])
         if mark is None or (minus and not mark.weighed):
+            return
+        if mark.cut == SAME and max(map(abs, site.values)) > NO_DIFFERENCE:
             return
         site.mark = mark
         waiting = take_note(result.grad_fn, SEEN) or []
@@ -297,7 +306,8 @@ class GraphlessTerms(Observer):
 
     def _report(self, site: GraphlessTermSite, enough: int) -> None:
         mark = site.mark
-        if site.reported or mark is None or site.steps < enough or not site.moves():
+        same = mark is not None and mark.cut == SAME
+        if site.reported or mark is None or site.steps < enough or not (same or site.moves()):
             return
         site.reported = True
         name = "term"
@@ -307,14 +317,24 @@ class GraphlessTerms(Observer):
         self.evidence.record(
             TOPIC,
             {
-                "kind": "detached",
+                "kind": "same" if same else "detached",
                 "name": name,
                 "steps": site.steps,
                 "first_step": site.first,
                 "place": mark.place,
-                "cut": mark.cut,
+                **({} if same else {"cut": mark.cut}),
             },
         )
+
+
+def _compares_equal(call: TorchCall) -> bool:
+    """Whether a loss of two tensors without a graph is 0 although neither of them is."""
+    left, right = call.argument(0, "input"), call.argument(1, "target")
+    if not isinstance(left, Tensor) or not isinstance(right, Tensor) or left.numel() < 2:
+        return False
+    value = float(call.result.detach().abs().max())
+    moves = (float(item.detach().float().std()) > 1e3 * NO_DIFFERENCE for item in (left, right))
+    return value <= NO_DIFFERENCE and all(moves)
 
 
 def _is_number(item: Any) -> bool:

@@ -24,7 +24,12 @@ from headway.preflight.observers.loss.loss_inputs import (
     REDUCTION_NAMES,
 )
 from headway.preflight.observers.loss.term_weights import is_fixed_weight, locate_zero_weight
-from headway.preflight.observers.loss.unused_losses import MOST_COMPONENTS, TOPIC, UnusedLosses
+from headway.preflight.observers.loss.unused_losses import (
+    MOST_COMPONENTS,
+    TOPIC,
+    MissedParts,
+    UnusedLosses,
+)
 from headway.preflight.observers.loss.value_names import (
     Scalar,
     choose_names,
@@ -76,7 +81,9 @@ class LossPart:
 class LossComponents(Observer):
     """Hears scalars being made and follows the loss back to them."""
 
-    functions = find_aliases(*LOSS_NAMES, *REDUCTION_NAMES, *ARITHMETIC_NAMES, *READ_NAMES)
+    functions = find_aliases(
+        *LOSS_NAMES, *REDUCTION_NAMES, *ARITHMETIC_NAMES, *READ_NAMES, "detach"
+    )
     every_module = True
 
     def start(self) -> None:
@@ -88,6 +95,7 @@ class LossComponents(Observer):
         self._parts: dict[str, LossPart] = {}
         self._weightless: list[Any] = []
         self._idle = UnusedLosses(self.script, self.evidence)
+        self._missed = MissedParts(self.script, self.evidence)
         self._scaled: dict[int, tuple[Tensor, float]] = {}
         self._backwards = 0
         self._checkpointed = False
@@ -99,6 +107,9 @@ class LossComponents(Observer):
         if call.function in self._reads:
             self._was_read(call.args[0] if call.args else None)
             return
+        if call.name == "detach":
+            self._missed.cut(call.args[0], call.result)
+            return
         result = call.result
         if not isinstance(result, Tensor) or result.numel() != 1 or result.is_sparse:
             return
@@ -107,13 +118,8 @@ class LossComponents(Observer):
             return
         if len(self._scalars) >= MOST_SCALARS or not result.is_floating_point():
             return
-        scalar = Scalar(
-            result.grad_fn,
-            result.detach().clone(),
-            call.name,
-            read_levels(frame for frame in self.script.frames()),
-            source,
-        )
+        levels = read_levels(self.script.frames())
+        scalar = Scalar(result.grad_fn, result.detach().clone(), call.name, levels, source)
         self._scalars.append(scalar)
         if scalar.node is not None:
             self._by_node[scalar.node] = scalar
@@ -127,6 +133,7 @@ class LossComponents(Observer):
     def module_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if not self._checkpointed and self._backwards < FIRST:
             self._checkpointed = saved_tensor_hooks_active()
+        self._missed.called(module, args)
 
     def scaled(self, scaler: GradScaler, loss: Tensor, result: Tensor) -> None:
         self._scaled = {id(result): (result, float(scaler.get_scale()))}
@@ -140,11 +147,15 @@ class LossComponents(Observer):
                 self._look_at(root)
         self._scaled.clear()
 
+    def backward_ended(self, roots: Sequence[Tensor]) -> None:
+        self._missed.ended()
+
     def step_ended(self, optimizer: Optimizer) -> None:
+        self._missed.stepped(optimizer)
         self._end_step()
 
     def step_skipped(self, optimizer: Optimizer) -> None:
-        self._end_step()
+        self.step_ended(optimizer)
 
     def finished(self) -> None:
         for item in self._scalars:
@@ -190,10 +201,12 @@ class LossComponents(Observer):
         if len(groups) > MOST_COMPONENTS:
             return
         names = choose_names([made_of[key] for key in groups]) if groups else []
+        parts = dict(zip(names, groups.values(), strict=True))
+        self._missed.begins(parts)
         if len(groups) > 1:
-            self._take(root, dict(zip(names, groups.values(), strict=True)))
+            self._take(root, parts)
             if self._gradients_due(step):
-                self._measure(root, dict(zip(names, groups.values(), strict=True)), scale)
+                self._measure(root, parts, scale)
 
     def _mark_fed(
         self, root: Tensor, known: Mapping[Any, Scalar], oldest: int, *, close: bool
@@ -367,13 +380,10 @@ class LossComponents(Observer):
             (gone if item.age >= optimizers else kept).append(item)
         if self._backwards and (self._backwards <= 2 * FIRST or self.script.step % THEN in (0, 1)):
             self._idle.look_at(gone)
-        self._keep(kept)
+        self._scalars = kept
+        self._by_node = {item.node: item for item in kept if item.node is not None}
         if not kept:
             self._idle.forget()
-
-    def _keep(self, scalars: list[Scalar]) -> None:
-        self._scalars = scalars
-        self._by_node = {item.node: item for item in scalars if item.node is not None}
 
 
 def _weight(gradient: Tensor | None, scale: float) -> float | None:

@@ -25,9 +25,11 @@ from headway.torch_adapters.live_objects import find_leaves
 from headway.torch_adapters.loss_graph import add_note, formula_nodes, take_note
 from headway.torch_adapters.nested_state import find_tensors
 
-TOPIC = "summed-loss"
+TOPIC, MEANS = "summed-loss", "mean-loss"
 STEPS = 2
 """Steps that are looked at."""
+UNWEIGHTED = 0.5
+"""Factor from which a mean beside the sum has no weight that would balance the two."""
 _SUMS = find_aliases("sum", "nansum")
 _PRODUCTS = find_aliases("dot", "vdot", "inner", "matmul", "__matmul__", "einsum")
 """`error @ error` is a sum, too."""
@@ -63,6 +65,11 @@ class SummedLosses(Observer):
             return
         if result.grad_fn is None or result.numel() != 1:
             return
+        if call.function not in _SUMS and call.function not in _PRODUCTS:
+            loss = LossArguments.of(call)
+            if loss is not None and loss.reduction == "mean" and loss.prediction.ndim:
+                means = {"function": call.name, "rows": loss.prediction.shape[0]}
+                add_note(result, MEANS, means)
         summed = self._summed(call)
         if summed is not None and summed.ndim and summed.numel() > 1:
             facts = {
@@ -80,15 +87,24 @@ class SummedLosses(Observer):
         if not self._pending or self.script.step >= STEPS:
             return
         self._pending = False
-        for node in list(formula_nodes(roots)):
+        nodes = list(formula_nodes(roots))
+        means = [(node, note) for node in nodes if (note := take_note(node, MEANS)) is not None]
+        for node in nodes:
             facts = take_note(node, TOPIC)
             if facts is None or facts["rows"] not in self._batch or str(facts) in self._told:
                 continue
             factor = _derivative(roots[0], node)
             if factor is not None:
                 self._told.add(str(facts))
-                how = {"factor": factor / self._scale_of(roots[0]), "optimizers": self._how(roots)}
-                self.evidence.record(TOPIC, facts | how)
+                scale = self._scale_of(roots[0])
+                how = {"factor": factor / scale, "optimizers": self._how(roots)}
+                beside = [
+                    str(mean["function"])
+                    for other, mean in means
+                    if mean["rows"] == facts["rows"]
+                    and (_derivative(roots[0], other) or 0.0) / scale >= UNWEIGHTED
+                ]
+                self.evidence.record(TOPIC, facts | how | {"beside_means": beside[:4]})
 
     def _summed(self, call: TorchCall) -> Tensor | None:
         """What a sum over everything was taken of."""

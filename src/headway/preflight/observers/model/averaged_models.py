@@ -1,5 +1,5 @@
 """Averaged copies of a trained model (EMA, SWA) that run on batch-norm statistics of their first
-moment, and module objects that stand in several layers.
+moment, module objects that stand in several layers, and layers that start as copies.
 """
 
 from __future__ import annotations
@@ -160,3 +160,96 @@ class SharedModules(Observer):
             if place is not None:
                 facts["place"] = place
             self.evidence.record(SHARED_TOPIC, facts)
+
+
+# Layers that start with the same random numbers: copies of one layer, or a seed set in a loop.
+
+WEIGHTS_TOPIC = "initial-weights"
+FEWEST_ELEMENTS = 16
+_DIGITS = re.compile(r"\d+")
+
+
+class SiblingLayers(Observer):
+    """Compares weights whose names differ by a number alone, before the first step."""
+
+    def start(self) -> None:
+        self._looked = self._loaded = False
+
+    def state_loaded(self, owner: Any, state: Any, result: Any) -> None:
+        self._loaded |= isinstance(owner, nn.Module)
+
+    @torch.no_grad()
+    def backward_ended(self, roots: Sequence[Tensor]) -> None:
+        if self._looked or not self.script.models:
+            return
+        self._looked = True
+        # A state that was loaded may hold copies on purpose: a model grown from a smaller one.
+        if self.script.step > 0 or self._loaded:
+            return
+        for model in self.script.models:
+            self._compare(model)
+
+    def _compare(self, model: nn.Module) -> None:
+        groups: dict[Any, list[tuple[str, Tensor]]] = {}
+        for name, p in model.named_parameters():
+            if p.requires_grad and p.dim() > 1 and p.numel() >= FEWEST_ELEMENTS:
+                groups.setdefault((_DIGITS.sub("#", name), p.shape), []).append((name, p))
+        copied = [some for some in groups.values() if len(some) > 1 and _are_copies(some)]
+        if not copied:
+            return
+        names = [name for some in copied for name, _ in some]
+        gradients = [[p.grad for _, p in some] for some in copied]
+        equal = all(
+            some[0] is not None
+            and bool(some[0].any())
+            and all(other is not None and torch.equal(some[0], other) for other in some[1:])
+            for some in gradients
+        )
+        path = _common_path(copied[0][0][0], copied[0][1][0])
+        owner = model.get_submodule(".".join(path))
+        facts: dict[str, Any] = {
+            "weights": [],
+            "copies": names,
+            "equal_gradients": equal,
+            "made_by_torch": _is_inside_torch(model, path),
+        }
+        place = self._place(owner)
+        if place is not None:
+            facts["place"] = place
+        self.evidence.record(WEIGHTS_TOPIC, facts)
+
+    def _place(self, owner: nn.Module) -> Any:
+        """The line that puts the copies into the model."""
+        for child in owner.children():
+            place, when = self.script.origins.registered(child)
+            if when:
+                return place
+        return self.script.origins.of_module(owner)
+
+
+def _are_copies(some: Sequence[tuple[str, Tensor]]) -> bool:
+    first = some[0][1]
+    if any(other.data_ptr() == first.data_ptr() for _, other in some[1:]):
+        return False
+    if bool((first == first.flatten()[0]).all()):
+        return False  # a constant start is judged by itself
+    return all(torch.equal(first, other) for _, other in some[1:])
+
+
+def _common_path(one: str, other: str) -> list[str]:
+    """Where two names begin to differ: the path of the module that holds the siblings."""
+    shared = []
+    for left, right in zip(one.split("."), other.split("."), strict=True):
+        if left != right:
+            break
+        shared.append(left)
+    return shared
+
+
+def _is_inside_torch(model: nn.Module, path: Sequence[str]) -> bool:
+    """Whether a class of torch holds the list of the siblings."""
+    for end in range(len(path), -1, -1):
+        module = model.get_submodule(".".join(path[:end]))
+        if not isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
+            return type(module).__module__.startswith("torch.")
+    return False

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from headway.core.facts import LISTED
 from headway.preflight.observer import Observer, TorchCall
+from headway.preflight.observers.model.weight_values import MOST_ELEMENTS, WritesBetweenSteps
 from headway.preflight.source_lines import (
     find_line,
     freezes_without_effect,
@@ -28,7 +29,6 @@ _SET = torch.Tensor.requires_grad.__set__  # type: ignore[attr-defined]
 _MISTYPED = re.compile(
     r"^(requires?_?grads?|requires?_?gradients?|grads?_required|trainable)$", re.I
 )
-MOST_ELEMENTS = 1 << 23
 CLOSELY, EVERY = 6, 10
 
 
@@ -36,8 +36,10 @@ class FrozenParameters(Observer):
     """Hears every change of `requires_grad`, and looks for those that change nothing."""
 
     functions = (_SET, Tensor.requires_grad_)
+    now_and_then = True
 
     def start(self) -> None:
+        self._between = WritesBetweenSteps()
         self._steps = 0
         self._looked: set[int] = set()
         self._told: list[dict[str, Any]] = []
@@ -45,6 +47,8 @@ class FrozenParameters(Observer):
         """The user's frames around the last step, innermost first."""
         self._frozen: dict[int, tuple[Tensor, Any]] = {}
         """Frozen before the first step, and where."""
+        self._frozen_by: dict[str, dict[int, Tensor]] = {}
+        """Line → all that it has frozen, also what another line has frozen since."""
         self._frozen_at: dict[int, int] = {}
         """Backward passes that had been made by then."""
         self._thawed: dict[int, Any] = {}
@@ -65,6 +69,10 @@ class FrozenParameters(Observer):
 
     def function_ended(self, call: TorchCall) -> None:
         tensor = call.args[0] if call.args else None
+        if call.function not in self.functions:
+            if self._between.is_written(call):
+                self._between.place = self.script.place()
+            return
         wanted = call.argument(1, "requires_grad", True)
         if not isinstance(tensor, nn.Parameter) or not isinstance(wanted, bool):
             return
@@ -74,7 +82,9 @@ class FrozenParameters(Observer):
                 if self.script.launch.backwards > self._frozen_at.get(id(tensor), 0):
                     del self._frozen[id(tensor)]  # frozen for a pass of its own, as was meant
             elif not wanted:
-                self._frozen[id(tensor)] = (tensor, self.script.place())
+                place = self.script.place()
+                self._frozen[id(tensor)] = (tensor, place)
+                self._frozen_by.setdefault(str(place), {})[id(tensor)] = tensor
                 self._frozen_at[id(tensor)] = self.script.launch.backwards
                 self._thawed.pop(id(tensor), None)
         elif len(self._changed) < 50:
@@ -121,6 +131,7 @@ class FrozenParameters(Observer):
             self._look_for_attempts()
         self._loop = [id(frame) for frame in self.script.frames()]
         self._report_changes()
+        self._end_gap()
         self._kept = []
         if self._steps > CLOSELY and self._steps % EVERY:
             return
@@ -140,9 +151,10 @@ class FrozenParameters(Observer):
         self._steps += 1
         kept, self._kept = self._kept, []
         moved = [p for p, before in kept if not torch.equal(p.detach(), before)]
+        self._moved.update(id(p) for p in moved)
+        self._begin_gap()
         if not moved:
             return
-        self._moved.update(id(p) for p in moved)
         gradients = [p.grad for p in moved if p.grad is not None]
         group = optimizer.param_groups[0]
         facts: dict[str, Any] = {
@@ -166,6 +178,37 @@ class FrozenParameters(Observer):
             if not change["to"] and names & set(change["names"]):
                 return change.get("place")
         return None
+
+    # Between two steps.
+
+    def _begin_gap(self) -> None:
+        between = self._between
+        if between.done or (self._steps > CLOSELY and self._steps % EVERY and not between.moved):
+            return
+        own = {id(p) for model in self.script.models for p in model.parameters()}
+        frozen = [p for p, _ in self._frozen.values() if id(p) in own - self._moved]
+        trained = [
+            p for item in self.script.optimizers for g in item.param_groups for p in g["params"]
+        ]
+        between.begin([p for p in frozen if not p.requires_grad], trained)
+        self.every_function = bool(between.moved)
+
+    def _end_gap(self) -> None:
+        between = self._between
+        seen = bool(between.moved)
+        between.end()
+        # The step after the first such change names its line.
+        if not between.moved or not seen:
+            return
+        self.every_function, between.done = False, True
+        facts: dict[str, Any] = {
+            "names": [self.script.name_of(p) or "a tensor" for p in between.moved[:LISTED]],
+            "count": len(between.moved),
+            "between_steps": True,
+            "factor": between.factor,
+        }
+        place = between.place or self._frozen[id(between.moved[0])][1]
+        self.evidence.record(MOVED, facts | ({} if place is None else {"place": place}))
 
     # Attempts without effect.
 
@@ -254,13 +297,10 @@ class FrozenParameters(Observer):
         trained = {
             id(p) for item in self.script.optimizers for g in item.param_groups for p in g["params"]
         }
-        by_place: dict[str, list[Tensor]] = {}
-        for tensor, place in self._frozen.values():
-            by_place.setdefault(str(place), []).append(tensor)
         found = []
-        for tensors in by_place.values():
-            undone = [p for p in tensors if p.requires_grad and id(p) in trained]
-            if len(undone) < len(tensors):
+        for tensors in self._frozen_by.values():
+            undone = [p for p in tensors.values() if p.requires_grad and id(p) in trained]
+            if len(undone) < len(tensors) or any(id(p) not in self._frozen for p in undone):
                 continue
             facts = {
                 "kind": "undone",

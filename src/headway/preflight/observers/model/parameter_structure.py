@@ -265,6 +265,8 @@ class UnregisteredParameters(Observer):
 def _hidden(modules: Sequence[nn.Module]) -> Iterator[tuple[nn.Module, str, str, list[Any]]]:
     """(owner, attribute, kind of container, modules and tensors in it) for all that is hidden."""
     for owner in modules:
+        if type(owner).__module__.startswith("torch.distributed."):
+            continue  # a wrapper: FSDP keeps its flat parameters apart, and trains them
         registered = {id(item) for item in (*owner.modules(), *owner.parameters())}
         for attribute, value in list(vars(owner).items()):
             if attribute.startswith("_") and attribute in vars(nn.Module()):

@@ -1,4 +1,6 @@
-"""Where the values of weights come from: `load_state_dict` and in-place initialisation."""
+"""Where the values of weights come from: `load_state_dict`, in-place initialisation, and writes
+between steps.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +138,8 @@ class WeightLoading(Observer):
             if elements > MOST_LOADED_ELEMENTS and kept:
                 break
             kept[id(parameter)] = (name, weakref.ref(parameter), parameter.detach().clone())
-        self._loads.append({"kept": kept, "place": facts.get("place"), "model": facts["model"]})
+        load = {"kept": kept, "place": facts.get("place"), "model": facts["model"]}
+        self._loads.append({**load, "owner": weakref.ref(owner)})
 
     def _calls(self) -> list[dict[str, Any]]:
         """The user's lines that run now, the outermost first; down to the last `apply`, which is
@@ -151,6 +154,7 @@ class WeightLoading(Observer):
 
     @torch.no_grad()
     def _compare(self, load: Mapping[str, Any]) -> None:
+        self._compare_rows(load)
         total = lost = 0
         names: list[str] = []
         writers: list[list[dict[str, Any]]] = []
@@ -178,6 +182,48 @@ class WeightLoading(Observer):
         if load["place"]:
             facts["loaded_at"] = load["place"]
         self.evidence.record(LOADED_TOPIC, facts)
+
+    def _compare_rows(self, load: Mapping[str, Any]) -> None:
+        """Report tables that were replaced by larger ones without their loaded rows."""
+        owner = load["owner"]()
+        own = {} if owner is None else dict(owner.named_parameters())
+        for name, ref, before in load["kept"].values():
+            now = own.get(name)
+            if now is None or now is ref() or before.dim() < 2 or not _has_grown(now, before):
+                continue
+            tables = [p.detach() for p in own.values() if p.shape[1:] == before.shape[1:]]
+            if any(_holds_rows(table, before) for table in tables):
+                continue
+            facts: dict[str, Any] = {
+                "model": load["model"],
+                "replaced": name,
+                "rows": len(before),
+                "rows_now": len(now),
+            }
+            module = owner.get_submodule(name.rpartition(".")[0])
+            place, when = self.script.origins.registered(module)
+            place = place if when else self.script.origins.of_parameter(now)
+            facts |= {"place": place or load["place"], "loaded_at": load["place"]}
+            self.evidence.record(LOADED_TOPIC, {k: v for k, v in facts.items() if v is not None})
+
+
+MOST_GROWTH = 1.5
+"""A head of many more rows is one for another task."""
+
+
+def _has_grown(now: Tensor, before: Tensor) -> bool:
+    same = now.shape[1:] == before.shape[1:]
+    return same and len(before) < len(now) <= MOST_GROWTH * len(before)
+
+
+def _holds_rows(table: Tensor, rows: Tensor) -> bool:
+    """Whether at least half of the rows are in a table, at its beginning or anywhere."""
+    count = min(len(table), len(rows))
+    table, rows = table.float().flatten(1).cpu(), rows.float().flatten(1).cpu()
+    if int((table[:count] == rows[:count]).all(1).sum()) * 2 >= len(rows):
+        return True
+    known = {row.numpy().tobytes() for row in table}
+    return sum(row.numpy().tobytes() in known for row in rows) * 2 >= len(rows)
 
 
 def _common(calls: Sequence[list[dict[str, Any]]]) -> dict[str, Any] | None:
@@ -212,3 +258,89 @@ def _prefix(missing: Sequence[str], unexpected: Sequence[str]) -> tuple[str, str
         if len(shorter & given) * 2 > len(given):
             return prefix, "model"
     return None
+
+
+# Writes to frozen weights by the user's own code, between two steps.
+
+MOST_ELEMENTS = 1 << 23
+SAME_DIRECTION = 0.999
+"""Cosine from which a change counts as parallel to another vector."""
+
+
+class WritesBetweenSteps:
+    """Frozen weights that the user's own code changes between two steps.
+
+    A weight that moves towards another one is an average or a target network, and one that moves
+    alone may be a codebook: both are meant. Decay is not, nor a write to all weights of a model.
+    """
+
+    def __init__(self) -> None:
+        self.moved: list[Tensor] = []
+        self.place: dict[str, Any] | None = None
+        self.factor: float | None = None
+        """By how much all of them were multiplied, if that is what happened."""
+        self.done = False
+        self._kept: list[tuple[Tensor, Tensor]] = []
+        self._trained: list[tuple[Tensor, Tensor]] = []
+        self._others: Sequence[Tensor] = ()
+
+    def begin(self, frozen: Sequence[Tensor], trained: Sequence[Tensor]) -> None:
+        """A step has ended."""
+        elements = 0
+        for p in frozen:
+            elements += p.numel()
+            if elements <= MOST_ELEMENTS and p.numel() > 1:
+                self._kept.append((p, p.detach().clone()))
+        if self._kept:
+            self._others = trained
+            chosen = sorted(trained, key=Tensor.numel)[:4]
+            self._trained = [(p, p.detach().clone()) for p in chosen]
+
+    def is_written(self, call: TorchCall) -> bool:
+        """Whether a call changes one of the weights in place."""
+        if not call.name.endswith("_") or not call.args or self.place is not None:
+            return False
+        first = call.args[0]
+        memory = {p.data_ptr() for p in self.moved}
+        written = first if isinstance(first, (list, tuple)) else [first]
+        return any(isinstance(item, Tensor) and item.data_ptr() in memory for item in written)
+
+    def end(self) -> None:
+        """The next step begins."""
+        kept, self._kept = self._kept, []
+        trained, self._trained = self._trained, []
+        found = [(p, before) for p, before in kept if not p.requires_grad and _differ(p, before)]
+        factors = [_factor(p.detach(), before) for p, before in found]
+        all_written = any(_differ(p, before) for p, before in trained)
+        self.moved = []
+        if found and (all_written or all(factors)):
+            self.moved = [p for p, old in found if not _follows(p.detach(), old, self._others)]
+            known = [item for item in factors if item is not None]
+            self.factor = known[0] if len(known) == len(factors) else None
+
+
+def _differ(now: Tensor, before: Tensor) -> bool:
+    same_kind = (now.shape, now.dtype, now.device) == (before.shape, before.dtype, before.device)
+    return same_kind and not torch.equal(now.detach(), before)
+
+
+def _factor(now: Tensor, before: Tensor) -> float | None:
+    """The number that the whole tensor was multiplied by, or None."""
+    if not before.is_floating_point() or not bool(before.any()):
+        return None
+    before, now = before.float().flatten(), now.float().flatten()
+    factor = float(now @ before / (before @ before))
+    close = torch.allclose(now, factor * before, rtol=1e-4, atol=1e-8)
+    return factor if close and factor != 1 else None
+
+
+def _follows(now: Tensor, before: Tensor, others: Sequence[Tensor]) -> bool:
+    """Whether a weight was moved towards another one of its shape."""
+    change = (now - before).float().flatten()
+    for other in others:
+        if other.shape == before.shape:
+            way = (other.detach() - before).float().flatten()
+            cosine = torch.nn.functional.cosine_similarity(change, way, dim=0)
+            if float(cosine) > SAME_DIRECTION:
+                return True
+    return False

@@ -171,13 +171,27 @@ class OptimizerCoverage(Observer):
         return next((place for place in places if place is not None), None)
 
     def _replaced_at(self, outside: Sequence[Tensor]) -> Any:
-        """The line that put new parameters into a module after the first optimizer was made."""
+        """The line that put new parameters into the model after the first optimizer was made.
+
+        For the parameters of a new layer that is the line that puts the layer there.
+        """
         made = min(self._made_when.values(), default=0)
         for parameter in outside:
-            place, when = self.script.origins.registered(parameter)
-            if when > made:
-                return place
+            for item in (*self._path_to(parameter), parameter):
+                place, when = self.script.origins.registered(item)
+                if when > made:
+                    return place
         return None
+
+    def _path_to(self, parameter: Tensor) -> list[nn.Module]:
+        """The modules that hold a parameter, the outermost first."""
+        for model in self.script.models:
+            for name, held in model.named_parameters():
+                if held is parameter:
+                    parts = name.split(".")[:-1]
+                    ends = range(1, len(parts) + 1)
+                    return [model.get_submodule(".".join(parts[:end])) for end in ends]
+        return []
 
     def _names(self, tensors: Sequence[Tensor]) -> list[str]:
         return [

@@ -78,6 +78,7 @@ class Resumes(Observer):
             life = self._life(owner)
             life["restored"] = bool(_moments_in(state))
             life["loaded_rates"] = _rates(owner)
+            life["loaded_initial"] = [group.get("initial_lr") for group in owner.param_groups]
             life["schedule_after_load"] = None
             for known in self._files:
                 known["used"] = known["used"] or any(state is item for item in known["states"])
@@ -101,6 +102,7 @@ class Resumes(Observer):
             life = self._life(owner)
             if life.get("loaded_rates") and life["steps"] == 0:
                 life["schedule_after_load"] = self.script.place()
+                life["schedule"] = schedule
 
     def _schedule_loaded(self, result: Any, schedule: Any, *_: Any, **__: Any) -> None:
         owner = getattr(schedule, "optimizer", None)
@@ -180,6 +182,7 @@ class Resumes(Observer):
             facts["restored_rate"] = _first(life["loaded_rates"])
             facts["rate_by_schedule"] = life.get("schedule_after_load") is not None
             facts["schedule_restored"] = bool(life.get("schedule_restored"))
+            facts["restarted"] = _is_restarted(life)
         place = life.get("schedule_after_load") or facts.get("place") or life.get("place")
         if place is not None:
             facts["place"] = place
@@ -278,6 +281,15 @@ def _starts_over(loaded: float, course: list[float]) -> float | None:
         if loaded > 0 and rate >= JUMP * loaded and len(rest) > 2 and falls:
             return rate
     return None
+
+
+def _is_restarted(life: Mapping[str, Any]) -> bool:
+    """Whether the schedule of the checkpoint begins again: the same base rates, at its first
+    position."""
+    schedule = life.get("schedule")
+    position = getattr(schedule, "last_epoch", None)
+    base = getattr(schedule, "base_lrs", None)
+    return isinstance(position, int) and position <= 1 and base == life.get("loaded_initial")
 
 
 def _first(rates: list[float]) -> float | None:

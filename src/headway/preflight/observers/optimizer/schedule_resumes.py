@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer, lr_scheduler
 
 from headway.preflight.observer import Observer
@@ -37,6 +38,10 @@ class LoadedFile:
 
     optimizers: list[Any]
     schedules: list[Mapping[str, Any]]
+    tensors: set[int]
+    """The tensors in its tables."""
+    continued: bool = False
+    """Whether a model has loaded some of them."""
 
 
 class ScheduleResumes(Observer):
@@ -61,7 +66,9 @@ class ScheduleResumes(Observer):
         optimizers = [table for table in tables if {"param_groups", "state"} <= table.keys()]
         schedules = [table for table in tables if {"last_epoch", "base_lrs"} <= table.keys()]
         if optimizers or schedules:
-            self._files = [*self._files[1 - MOST_FILES :], LoadedFile(optimizers, schedules)]
+            inside = {id(v) for table in tables for v in table.values() if isinstance(v, Tensor)}
+            file = LoadedFile(optimizers, schedules, inside)
+            self._files = [*self._files[1 - MOST_FILES :], file]
 
     def state_loaded(self, owner: Any, state: Any, result: Any) -> None:
         if isinstance(owner, Optimizer):
@@ -70,6 +77,10 @@ class ScheduleResumes(Observer):
             for followed in self._schedules.values():
                 if followed.schedule.optimizer is owner:
                     followed.advanced = 0
+        elif isinstance(owner, nn.Module) and isinstance(state, Mapping):
+            given = {id(value) for value in state.values()}
+            for file in self._files:
+                file.continued = file.continued or not given.isdisjoint(file.tensors)
 
     def _makes(self, *_: Any, **__: Any) -> None:
         self._making += 1
@@ -118,6 +129,7 @@ class ScheduleResumes(Observer):
             "stands_at": int(schedule.last_epoch),
             "advanced": followed.advanced,
             "restored": followed.restored,
+            "continues": file is not None and file.continued,
             "rate": _rate(optimizer),
             "restored_rate": restored_rate,
         }

@@ -1,0 +1,265 @@
+// Layer × step pictures, and the curves of single tensors that are taken from them.
+"use strict";
+// `page` is what the pictures share with the charts: `data()`, `view()`, `extent()`, `toAxis(x)`,
+// `fromAxis(u)`, `stepAt(x)`, `tick(u)`, `colours()`, `point(u)` and `pin(row)`.
+function headwayHeat(page) {
+  const { element, say } = headwayTools;
+  const ABSENT = -32768, ZERO = -32767, BAD = 32767;
+  const heats = [];
+  const STOPS = [[48, 18, 92], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
+
+  function shade(part) {
+    const place = Math.min(Math.max(part, 0), 1) * (STOPS.length - 1);
+    const low = Math.min(Math.floor(place), STOPS.length - 2), rest = place - low;
+    return STOPS[low].map((value, at) => Math.round(value + (STOPS[low + 1][at] - value) * rest));
+  }
+
+  const decoded = new WeakMap();
+  function decode(map) {
+    if (!decoded.has(map)) {
+      const raw = atob(map.codes), bytes = new Uint8Array(raw.length);
+      for (let at = 0; at < raw.length; at += 1) bytes[at] = raw.charCodeAt(at);
+      decoded.set(map, new Int16Array(bytes.buffer));
+    }
+    return decoded.get(map);
+  }
+
+  const valueOf = (code) => code === ZERO ? 0 : Math.pow(10, code / 100);
+
+  // The curve of one row: the largest value of each measured cell.
+  function curve(map, name) {
+    const row = map.rows.indexOf(name), codes = decode(map);
+    const series = { label: name, x: [], y: [], gaps: [] };
+    for (let cell = 0; row >= 0 && cell < map.cells; cell += 1) {
+      const code = codes[row * map.cells + cell], x = map.start + cell * map.width;
+      if (code === BAD) series.gaps.push(["NaN", x, x, 1]);
+      else if (code !== ABSENT) { series.x.push(x); series.y.push(Number(valueOf(code).toPrecision(3))); }
+    }
+    return series;
+  }
+
+  function fill(heat) {
+    const map = page.data().maps.find((item) => item.id === heat.holder.dataset.map);
+    const codes = decode(map);
+    const known = [...codes].filter((code) => code !== ABSENT && code !== ZERO && code !== BAD).sort((a, b) => a - b);
+    const low = known.length ? known[Math.floor(known.length * 0.01)] : 0;
+    const high = known.length ? known[Math.ceil(known.length * 0.995) - 1] : 1;
+    Object.assign(heat, { map, codes, low, high: Math.max(high, low + 1) });
+    heat.row = Math.min(heat.row, map.rows.length - 1);
+    heat.image = image(heat);
+  }
+
+  function start(holder) {
+    const heat = { holder, row: 0, cell: 0 };
+    fill(heat);
+    const canvas = element("canvas"), readout = element("p", "readout", " "), line = element("div", "line");
+    canvas.setAttribute("role", "img");
+    canvas.setAttribute("tabindex", "0");
+    canvas.setAttribute("aria-label", heat.map.title + ", a picture of layers by steps; arrow keys read single cells, Enter draws the row as a curve");
+    readout.setAttribute("aria-live", "polite");
+    line.hidden = true;
+    holder.append(canvas, line);
+    Object.assign(heat, { canvas, readout, line, scale: scale(heat) });
+    holder.after(readout);
+    holder.after(heat.scale);
+    canvas.addEventListener("mousemove", (event) => {
+      const u = find(heat, event);
+      if (u === null) return;
+      readCell(heat);
+      page.point(u);
+    });
+    canvas.addEventListener("click", (event) => { if (find(heat, event) !== null) page.pin(heat.map.rows[heat.row]); });
+    canvas.addEventListener("keydown", (event) => {
+      const { map } = heat;
+      if (event.key === "Enter") { page.pin(map.rows[heat.row]); return; }
+      const moves = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] };
+      const move = moves[event.key];
+      if (!move) return;
+      event.preventDefault();
+      heat.row = Math.min(Math.max(heat.row + move[0], 0), map.rows.length - 1);
+      heat.cell = Math.min(Math.max(heat.cell + move[1] * map.hold, 0), map.cells - 1);
+      readCell(heat);
+      cursor(page.toAxis(map.start + (heat.cell + 0.5) * map.width));
+    });
+    heats.push(heat);
+    paint(heat);
+  }
+
+  // The row and cell under the mouse; its place on the axis, or null outside.
+  function find(heat, event) {
+    const { map, canvas } = heat, view = page.view();
+    const box = canvas.getBoundingClientRect();
+    const u = view.min + (event.clientX - box.left - heat.left) / heat.width * (view.max - view.min);
+    const row = Math.floor((event.clientY - box.top) / heat.height * map.rows.length);
+    const outside = u > view.max || row < 0 || row >= map.rows.length;
+    if (outside) return null;
+    heat.row = row;
+    if (u < view.min) return event.type === "click" ? u : null; // a click on the name
+    heat.cell = Math.floor((page.fromAxis(u) - map.start) / map.width);
+    return u;
+  }
+
+  // The cell whose value is shown at an x: layers are not measured at every step.
+  function measured(heat, at) {
+    const { map, codes } = heat;
+    const first = Math.max(at - (at % map.cells), at - map.hold + 1);
+    for (let near = at; near >= first; near -= 1) {
+      if (codes[near] !== ABSENT && (near === at || codes[near] !== BAD)) return near;
+    }
+    return at;
+  }
+
+  function readCell(heat) {
+    const { map } = heat;
+    if (heat.cell < 0 || heat.cell >= map.cells) { heat.readout.textContent = " "; return; }
+    const at = measured(heat, heat.row * map.cells + heat.cell);
+    const code = heat.codes[at];
+    const from = map.start + (at % map.cells) * map.width, to = Math.min(from + map.width - 1, page.data().end);
+    const value = code === ABSENT ? "not measured" : code === BAD ? "NaN or Inf" : code === ZERO ? "0" : "about " + say(valueOf(code));
+    const steps = to > from ? "steps " + page.stepAt(from) + " to " + page.stepAt(to) : "step " + page.stepAt(from);
+    heat.readout.textContent = map.rows[heat.row] + ", " + steps + ": " + value;
+  }
+
+  function image(heat) {
+    const { map, codes } = heat;
+    const made = element("canvas");
+    made.width = map.cells;
+    made.height = map.rows.length;
+    const pixels = new ImageData(map.cells, map.rows.length);
+    codes.forEach((_, at) => {
+      const code = codes[measured(heat, at)];
+      let colour = [128, 128, 128, 255];
+      if (code === ABSENT) colour = [0, 0, 0, 0];
+      else if (code === BAD) colour = [214, 40, 40, 255];
+      else if (code !== ZERO) colour = [...shade((code - heat.low) / (heat.high - heat.low)), 255];
+      pixels.data.set(colour, at * 4);
+    });
+    made.getContext("2d").putImageData(pixels, 0, 0);
+    return made;
+  }
+
+  function shorten(ctx, words, room) {
+    if (ctx.measureText(words).width <= room) return words;
+    let kept = words.length - 1;
+    while (kept > 3) {
+      const half = kept >> 1;
+      const tried = words.slice(0, half) + "…" + words.slice(words.length - half);
+      if (ctx.measureText(tried).width <= room) return tried;
+      kept -= 2;
+    }
+    return "…";
+  }
+
+  function paint(heat) {
+    const { map, canvas, holder } = heat, view = page.view();
+    const inks = page.colours();
+    const ratio = devicePixelRatio || 1;
+    const full = Math.max(holder.clientWidth, 200);
+    heat.left = full > 600 ? 210 : 100;
+    heat.width = full - heat.left - 12;
+    heat.height = Math.max(Math.min(map.rows.length * 16, 420), map.rows.length, 40);
+    canvas.style.width = full + "px";
+    canvas.style.height = heat.height + 24 + "px";
+    canvas.width = Math.round(full * ratio);
+    canvas.height = Math.round((heat.height + 24) * ratio);
+    const ctx = canvas.getContext("2d");
+    ctx.scale(ratio, ratio);
+    ctx.imageSmoothingEnabled = false;
+    const span = view.max - view.min;
+    const at = (x) => heat.left + (page.toAxis(x) - view.min) / span * heat.width;
+    const high = heat.height / map.rows.length;
+    const edges = Array.from({ length: map.cells + 1 }, (_, cell) => at(map.start + cell * map.width));
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(heat.left, 0, heat.width, heat.height);
+    ctx.clip();
+    ctx.fillStyle = inks.grid;
+    ctx.globalAlpha = 0.5;
+    ctx.fillRect(heat.left, 0, heat.width, heat.height);
+    ctx.globalAlpha = 1;
+    for (let cell = 0; cell < map.cells; cell += 1) {
+      // Whole pixels, so that no seam shows between two columns.
+      const left = Math.floor(edges[cell]), right = Math.ceil(edges[cell + 1]);
+      if (right >= heat.left && left <= full) ctx.drawImage(heat.image, cell, 0, 1, map.rows.length, left, 0, right - left, heat.height);
+    }
+    ctx.fillStyle = "rgb(214, 40, 40)";
+    heat.codes.forEach((code, place) => {
+      if (code !== BAD) return;
+      const left = edges[place % map.cells], wide = edges[place % map.cells + 1] - left, top = Math.floor(place / map.cells) * high;
+      ctx.fillRect(Math.min(left, left + wide / 2 - 1.5), Math.min(top, top + high / 2 - 1), Math.max(wide, 3), Math.max(high, 2));
+    });
+    for (const flag of page.data().flags) {
+      const u = page.toAxis(flag.x);
+      if (flag.severity !== "error" || u < view.min || u > view.max) continue;
+      ctx.fillStyle = inks.error;
+      ctx.globalAlpha = 0.8;
+      ctx.fillRect(at(flag.x) - 0.5, 0, 1, heat.height);
+      ctx.globalAlpha = 1;
+    }
+    ctx.restore();
+    ctx.fillStyle = inks.quiet;
+    ctx.font = "11px system-ui, sans-serif";
+    ctx.textBaseline = "middle";
+    ctx.textAlign = "right";
+    const every = Math.max(Math.ceil(14 / high), 1);
+    for (let row = 0; row < map.rows.length; row += every) {
+      ctx.fillText(shorten(ctx, map.rows[row], heat.left - 12), heat.left - 6, (row + 0.5) * high);
+    }
+    ctx.textAlign = "left";
+    ctx.fillText(page.tick(view.min), heat.left, heat.height + 13);
+    ctx.textAlign = "right";
+    ctx.fillText(page.tick(view.max), heat.left + heat.width, heat.height + 13);
+  }
+
+  function scale(heat) {
+    const box = element("div", "scale");
+    const bar = element("canvas");
+    bar.width = 120;
+    bar.height = 10;
+    bar.setAttribute("aria-hidden", "true");
+    const ctx = bar.getContext("2d");
+    for (let at = 0; at < 120; at += 1) {
+      ctx.fillStyle = "rgb(" + shade(at / 119).join(",") + ")";
+      ctx.fillRect(at, 0, 1, 10);
+    }
+    const value = (code) => say(Number(Math.pow(10, code / 100).toPrecision(2)));
+    const bad = element("span", "swatch bad"), none = element("span", "swatch none"), zero = element("span", "swatch zero");
+    box.append(element("span", "", value(heat.low)), bar, element("span", "", value(heat.high)),
+      bad, element("span", "", "NaN or Inf"), zero, element("span", "", "zero"), none, element("span", "", "not measured"));
+    return box;
+  }
+
+  function cursor(u) {
+    const view = page.view();
+    for (const heat of heats) {
+      const away = u === null || u < view.min || u > view.max;
+      heat.line.hidden = away;
+      if (!away) {
+        heat.line.style.left = heat.left + (u - view.min) / (view.max - view.min) * heat.width + "px";
+        heat.line.style.height = heat.height + "px";
+      }
+    }
+  }
+
+  function begin() {
+    for (const holder of document.querySelectorAll(".heat")) {
+      if (!heats.some((heat) => heat.holder === holder)) start(holder);
+    }
+  }
+
+  function update(before) {
+    const { maps } = page.data();
+    for (const heat of heats) {
+      if (maps !== before && maps.some((item) => item.id === heat.map.id)) {
+        fill(heat);
+        const made = scale(heat);
+        heat.scale.replaceWith(made);
+        heat.scale = made;
+      }
+      paint(heat);
+    }
+  }
+
+  const repaint = () => heats.forEach(paint);
+  return { begin, update, repaint, cursor, curve, count: () => heats.length };
+}

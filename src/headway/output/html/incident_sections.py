@@ -1,0 +1,254 @@
+"""The parts of the HTML report that are about incidents: what happened, and each bad step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from headway.core.findings import Remedy
+from headway.core.records import EventRecord
+from headway.output.html.chart_json import step_at
+from headway.output.html.markup import (
+    Child,
+    HtmlNode,
+    details,
+    facts_table,
+    format_value,
+    inline_code,
+    join,
+    section,
+    step_button,
+    table,
+    tag,
+)
+from headway.output.incident_view import (
+    MAX_ORIGINS,
+    LineView,
+    OperandView,
+    OriginView,
+    SourceLine,
+    TrialView,
+    read_head,
+    read_incident_view,
+    read_source_lines,
+)
+from headway.output.run_story import (
+    IncidentGroup,
+    group_incidents,
+    headline,
+    recorded_diff,
+    run_length,
+    steps_around,
+    tell_story,
+)
+from headway.output.view import SourcedReportView, trial_text, verdict_of
+from headway.rundir.chart_data import ChartData
+
+# The verdict.
+
+LONGEST_VERDICT = 400
+
+
+def verdict_section(report: SourcedReportView, data: ChartData) -> HtmlNode:
+    """The first thing on the page: what happened, in a line and in three sentences."""
+    verdict = verdict_of(report)
+    title = verdict.cause
+    first, *more = tell_story(report, data)
+    sentence = shorten_sentence(first)
+    text: list[Child] = inline_code(sentence)
+    if title and sentence.startswith(title):
+        text = [tag("strong", title), *inline_code(sentence[len(title) :])]
+    parts = [part for part in (run_length(data), verdict.counts, verdict.coverage) if part]
+    line = headline(report, data)
+    level_word = tag("span", verdict.word, class_="badge") if line != verdict.word else None
+    level = "warning" if verdict.level in ("unsure", "unknown", "interrupted") else verdict.level
+    return tag(
+        "section",
+        tag("h2", tag("span", line, class_="word"), level_word, class_="verdict-word"),
+        tag("p", text, class_="sentence"),
+        [tag("p", inline_code(shorten_sentence(told)), class_="sentence") for told in more],
+        tag("p", inline_code(" · ".join(parts)), class_="quiet"),
+        class_=f"verdict {level}",
+        aria_label="Verdict",
+    )
+
+
+def shorten_sentence(sentence: str) -> str:
+    """The verdict is read at a glance; the whole text follows below."""
+    return sentence if len(sentence) <= LONGEST_VERDICT else f"{sentence[:LONGEST_VERDICT]}…"
+
+
+# Incidents: bad steps that were re-run.
+
+LONGEST_LINE = 300
+OPERAND_COLUMNS = ("tensor", "shape", "dtype", "min", "max", "NaN", "Inf", "zeros")
+
+
+def incidents_section(
+    report: SourcedReportView, data: ChartData, run: Path | None
+) -> HtmlNode | None:
+    """The steps that were re-run: source line, tensors, cause and tried remedies.
+
+    `run` is the run directory, which contains the source around the line.
+    """
+    if not data.incidents:
+        return None
+    # What a finding above already says is not repeated.
+    known = {str(item.evidence.get("why")) for item in report.findings}
+    articles = []
+    for group in group_incidents(data.incidents):
+        lines: Sequence[SourceLine] = []
+        if run is not None:
+            lines = read_source_lines(run, data.incidents, group.number, read_head)
+        articles.append(_incident(group, data, known, lines))
+    return section("incidents", "Incidents", articles)
+
+
+def _incident(
+    group: IncidentGroup, data: ChartData, known: set[str], lines: Sequence[SourceLine]
+) -> HtmlNode:
+    event = group.event
+    incident = read_incident_view(event.data)
+    repeated = incident.headline in known
+    x = data.place((event.segment, event.seq), event.step)
+    facts = incident.facts()
+    return tag(
+        "article",
+        tag("h3", step_button(x, event.step, data), " re-run"),
+        _repeats(group.repeats, data),
+        None if repeated else tag("p", inline_code(incident.headline)),
+        _code(lines) if lines else None,
+        [
+            _origin(origin, known_place=repeated or (at == 0 and bool(lines)))
+            for at, origin in enumerate(incident.origins[:MAX_ORIGINS])
+        ],
+        facts_table(facts) if facts else None,
+        None if repeated else _trials(incident.trials),
+        _around(data, x),
+        class_="cause",
+    )
+
+
+def _repeats(events: Sequence[EventRecord], data: ChartData) -> HtmlNode | None:
+    """The later steps with the same cause."""
+    if not events:
+        return None
+    places = [(data.place((event.segment, event.seq), event.step), event) for event in events]
+    buttons = [join(" ", step_button(x, event.step, data)) for x, event in places]
+    return tag("p", "The same cause again:", buttons, class_="quiet")
+
+
+def _around(data: ChartData, x: int) -> HtmlNode | None:
+    """The steps before and after."""
+    rows = [[str(step_at(data, int(place))), *rest] for place, *rest in steps_around(data, x)]
+    if not rows:
+        return None
+    head = ("step", "loss", "gradient norm", "what happened")
+    return details("Before and after", [table("Before and after", head, rows, numbers=(0, 1, 2))])
+
+
+def _code(lines: Sequence[SourceLine]) -> HtmlNode:
+    """Source lines, the failing one marked."""
+    shown = [
+        tag(
+            "span",
+            tag("span", number, class_="number"),
+            code[:LONGEST_LINE],
+            class_="line bad" if bad else "line",
+        )
+        for number, code, bad in lines
+    ]
+    return tag("pre", tag("code", shown), class_="context", tabindex="0")
+
+
+def _origin(origin: OriginView, *, known_place: bool) -> HtmlNode:
+    return tag(
+        "div",
+        None if known_place else _line(origin.place),
+        _line(origin.called_from),
+        tag("p", origin.where, class_="quiet"),
+        _operands(origin.operands) if origin.operands else None,
+        class_="place",
+    )
+
+
+def _line(place: LineView | None) -> HtmlNode | None:
+    if place is None:
+        return None
+    code = None
+    if place.source:
+        number = tag("span", place.line, class_="number")
+        code = tag("pre", tag("code", number, " ", place.source))
+    return join(tag("p", "at ", tag("span", place.at, class_="mono")), code)
+
+
+def operand_row(item: OperandView) -> list[str]:
+    """The cells under `OPERAND_COLUMNS`."""
+    numbers = (item.low, item.high, item.nan, item.inf, item.zero)
+    return [item.name, item.shape, item.dtype, *map(format_value, numbers)]
+
+
+def _operands(items: Sequence[OperandView]) -> HtmlNode:
+    rows = [operand_row(item) for item in items]
+    return table("Tensors of the op", OPERAND_COLUMNS, rows, numbers=(3, 4, 5, 6, 7))
+
+
+def _trials(trials: Sequence[TrialView]) -> HtmlNode | None:
+    if not trials:
+        return None
+    items = [
+        tag(
+            "li",
+            tag("span", trial.mark, class_="mark", aria_hidden="true"),
+            tag(
+                "span",
+                inline_code(trial.text),
+                tag("span", f" {trial.outcome}", class_="tried"),
+                tag("span", f" ({trial.why})", class_="quiet") if trial.why else None,
+            ),
+            class_={"cured": "cured", "not cured": "failed"}.get(trial.outcome),
+        )
+        for trial in trials
+    ]
+    return tag("div", tag("h4", "Tried on this step"), tag("ul", items, class_="remedies"))
+
+
+# Remedies.
+
+
+def remedy_list(remedies: Sequence[Remedy]) -> HtmlNode | None:
+    """What to do about a finding; a fix that is an edit as a diff."""
+    if not remedies:
+        return None
+    return tag(
+        "div",
+        tag("h4", "What to do"),
+        tag("ul", [_remedy(item) for item in remedies], class_="remedies"),
+    )
+
+
+def _remedy(remedy: Remedy) -> HtmlNode:
+    trial = trial_text(remedy)
+    if not remedy.tested:
+        kind, mark = "untested", "→"
+    else:
+        kind, mark = ("cured", "✓") if remedy.cured else ("failed", "✗")
+    return tag(
+        "li",
+        tag("span", mark, class_="mark", aria_hidden="true"),
+        tag(
+            "span",
+            inline_code(remedy.text),
+            tag("span", f" {trial}", class_="tried") if trial else None,
+            _diff(recorded_diff(remedy.edits)),
+        ),
+        class_=kind,
+    )
+
+
+def _diff(lines: Sequence[str]) -> HtmlNode | None:
+    if not lines:
+        return None
+    kinds = {"+": "line added", "-": "line removed"}
+    shown = [tag("span", line[:LONGEST_LINE], class_=kinds.get(line[:1], "line")) for line in lines]
+    return tag("pre", tag("code", shown), class_="context diff", tabindex="0")

@@ -1,0 +1,104 @@
+"""A run in a line and three sentences, its incidents by cause, and the steps around one."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from support.report_runs import BAD, incident, only_a_loss, sick_records, sick_run, well_run, write
+
+import headway
+from headway.core.findings import SourceEdit
+from headway.core.records import EventRecord, Record
+from headway.output.run_story import (
+    group_incidents,
+    headline,
+    recorded_diff,
+    run_length,
+    say_duration,
+    steps_around,
+    tell_story,
+)
+from headway.rundir.live_charts import read_charts
+
+
+def ended_well(folder: Path) -> Path:
+    """The sick run, which went on to its end."""
+    end = EventRecord(0, 1000, 120, "end", {"steps": 120, "status": "finished"})
+    records: list[Record] = [*sick_records(), end]
+    return write(folder, records)
+
+
+def test_the_line_says_what_happened(tmp_path: Path) -> None:
+    run = ended_well(tmp_path / "run")
+    report, data = headway.diagnose(run), read_charts(run)
+    assert headline(report, data) == "NaN in sample 1043, 1 update skipped, run finished"
+    assert headline(report, data, running=True).endswith("still running")
+    first, second, third = tell_story(report, data)
+    assert first.startswith("HD101 nonfinite-loss at step 83")
+    assert second == "The guard skipped 1 update, and the run finished."
+    assert third == "Tested on the failing step and cured: At losses.py:178 clamp `p`."
+    assert run_length(data) == "120 steps"
+
+
+def test_without_a_finding_the_line_is_the_verdict(tmp_path: Path) -> None:
+    report = well_run(tmp_path / "run")
+    data = read_charts(tmp_path / "run")
+    assert headline(report, data) == "Few checks ran"
+    assert len(tell_story(report, data)) == 1
+
+
+def test_a_log_without_an_end_is_not_called_finished(tmp_path: Path) -> None:
+    report = sick_run(tmp_path / "run")
+    assert "finished" not in headline(report, read_charts(tmp_path / "run"))
+    plain = only_a_loss(tmp_path / "log")
+    assert "finished" not in headline(plain, read_charts(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.48, "0.48 s"), (75, "75 s"), (600, "10 min"), (12_000, "3 h 20 min"), (190_800, "2 d 5 h")],
+)
+def test_durations(seconds: float, said: str) -> None:
+    assert say_duration(seconds) == said
+
+
+def test_incidents_with_one_cause_are_one_entry() -> None:
+    events = [EventRecord(0, step, step, "incident", incident(step)) for step in (5, 9, 12)]
+    other = incident(20)
+    other["origins"][0]["place"]["line"] = 3
+    events.append(EventRecord(0, 20, 20, "incident", other))
+    groups = group_incidents(events)
+    assert [group.number for group in groups] == [0, 3]
+    assert [event.step for event in groups[0].repeats] == [9, 12]
+    # Without a place nothing shows that two are the same.
+    bare = [EventRecord(0, step, step, "incident", {"step": step}) for step in (1, 2)]
+    assert len(group_incidents(bare)) == 2
+
+
+def test_the_steps_around(tmp_path: Path) -> None:
+    sick_run(tmp_path / "run")
+    rows = steps_around(read_charts(tmp_path / "run"), BAD)
+    assert [int(row[0]) for row in rows] == [*range(BAD - 3, BAD + 4)]
+    assert rows[3][1:3] == ["NaN", "NaN"]
+    assert "skip" in rows[3][3]
+    assert float(rows[2][1]) == pytest.approx(0.8, abs=0.1)
+
+
+def test_a_fix_is_a_diff_only_of_the_very_file(tmp_path: Path) -> None:
+    source = tmp_path / "losses.py"
+    text = "p = softmax(x)\nkl = p * p.log()\n"
+    source.write_text(text)
+    at = text.index("p.log()")
+    digest = hashlib.sha256(text.encode()).hexdigest()
+
+    def edit(sha256: str) -> tuple[SourceEdit]:
+        return (SourceEdit(str(source), at, at + 1, "p.clamp_min(1e-7)", sha256),)
+
+    assert recorded_diff(edit(digest)) == ["-kl = p * p.log()", "+kl = p * p.clamp_min(1e-7).log()"]
+    assert recorded_diff(edit("")) == []  # a log may not choose which file is shown
+    assert recorded_diff(edit("0" * 64)) == []
+    assert recorded_diff((SourceEdit("/dev/zero", 0, 1, "", digest),)) == []
+    source.write_text("\n" + text)
+    assert recorded_diff(edit(digest)) == []
