@@ -6,7 +6,6 @@ are tested where they are installed: `benchmarks/optimizers.py` runs them all an
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +24,7 @@ from support.outside_optimizers import (
     try_healthy,
     try_skips,
 )
-from support.trainings import batches
+from support.trainings import batches, nothing_else_trains
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -476,10 +475,10 @@ def run_alone(work: Callable[[], None]) -> list[ScriptGuard]:
     guards: list[ScriptGuard] = []
     launch = ScriptLauncher(settings=Settings(), policy=Policy())
     launch.on_guard.append(guards.append)
-    gc.collect()  # optimizers of other tests
-    with launch:
-        work()
-    launch.close()
+    with nothing_else_trains():
+        with launch:
+            work()
+        launch.close()
     return guards
 
 

@@ -6,18 +6,19 @@ docs/frameworks.md says the same as `EXPECTED`.
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.trainings import nothing_else_trains
 
 from headway.config import Settings
 from headway.core.findings import Severity
@@ -141,9 +142,8 @@ class Optimizer:
 
 
 @pytest.fixture
-def optimizer_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def optimizer_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A package with the interface of fastai's optimizer, which most environments do not have."""
-    gc.collect()  # models and optimizers of other tests are not the script's
     folder = tmp_path / "fastai"
     folder.mkdir()
     (folder / "__init__.py").write_text("")
@@ -151,6 +151,8 @@ def optimizer_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     for module in ("fastai", "fastai.optimizer"):
         monkeypatch.delitem(sys.modules, module, raising=False)
+    with nothing_else_trains():
+        yield
 
 
 def train(bad_steps: range, out: list[Any], steps: int = 12) -> None:

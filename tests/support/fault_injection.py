@@ -59,10 +59,15 @@ class Recipe:
 
 @dataclass
 class Outcome:
-    """What a training leaves behind."""
+    """What a training leaves behind, without the model and the optimizer themselves.
 
-    model: Net
-    optimizer: torch.optim.Optimizer
+    Results are cached; a live optimizer would be guarded by later tests that run a script.
+    """
+
+    tensors: dict[str, Tensor]
+    """Weights and moments."""
+    statistics: dict[str, Tensor]
+    """Those of BatchNorm."""
     guard: Guard | None = None
     halted: TrainingHalted | None = None
     loss: float = math.nan
@@ -73,21 +78,6 @@ class Outcome:
     def met(self, kinds: Iterable[str]) -> list[Fault]:
         """The faults of these kinds that took effect."""
         return [fault for fault in self.applied if fault.kind in kinds]
-
-    @property
-    def statistics(self) -> dict[str, Tensor]:
-        """Those of BatchNorm."""
-        return dict(self.model.named_buffers())
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """Weights and moments."""
-        found = {name: p.detach() for name, p in self.model.named_parameters()}
-        for name, p in self.model.named_parameters():
-            for key, value in self.optimizer.state[p].items():
-                if isinstance(value, Tensor):
-                    found[f"{name}.{key}"] = value
-        return found
 
 
 class Training:
@@ -131,6 +121,14 @@ class Training:
         with torch.no_grad():
             return float(squared_error(copy.deepcopy(self.model).train(), HELD_OUT))
 
+    def outcome(self) -> Outcome:
+        tensors = {name: p.detach() for name, p in self.model.named_parameters()}
+        for name, p in self.model.named_parameters():
+            for key, value in self.optimizer.state[p].items():
+                if isinstance(value, Tensor):
+                    tensors[f"{name}.{key}"] = value
+        return Outcome(tensors, dict(self.model.named_buffers()), loss=self.held_out_loss())
+
 
 @functools.cache
 def clean(recipe: Recipe, without: frozenset[int] = frozenset()) -> Outcome:
@@ -141,7 +139,7 @@ def clean(recipe: Recipe, without: frozenset[int] = frozenset()) -> Outcome:
             training.scheduler.step()
         else:
             training.step(batch, [])
-    return Outcome(training.model, training.optimizer, loss=training.held_out_loss())
+    return training.outcome()
 
 
 def carry_out(recipe: Recipe, schedule: list[Fault], run_dir: Path | None) -> Outcome:
@@ -152,18 +150,16 @@ def carry_out(recipe: Recipe, schedule: list[Fault], run_dir: Path | None) -> Ou
         run_dir = NOWHERE
     scaler = training.scaler if recipe.scaled else None
     options = dict(OPTIONS, scaler=scaler, max_norm=recipe.max_norm, run_dir=run_dir)
-    outcome = Outcome(training.model, training.optimizer, applied=read_only)
+    applied, halted = read_only, None
     with Guard(training.model, training.optimizer, training.scheduler, **options) as guard:
-        outcome.guard = guard
         try:
             for number, batch in enumerate(guard(DATA)):
                 faults = [fault for fault in schedule if fault.step == number]
-                outcome.applied += [fault for fault in faults if _apply(fault, training, guard)]
+                applied += [fault for fault in faults if _apply(fault, training, guard)]
                 training.step(batch, faults)
         except TrainingHalted as error:
-            outcome.halted = error
-    outcome.loss = training.held_out_loss()
-    return outcome
+            halted = error
+    return replace(training.outcome(), guard=guard, halted=halted, applied=applied)
 
 
 def _apply(fault: Fault, training: Training, guard: Guard) -> bool:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from headway import Policy
+from headway.torch_adapters import live_objects
 
 Batch = tuple[Tensor, Tensor]
 
@@ -28,6 +31,26 @@ def batches(count: int, *, seed: int = 0, size: int = 8, features: int = 6) -> l
         x = torch.randn(size, features, generator=generator)
         found.append((x, x @ weights + 0.1 * torch.randn(size, 1, generator=generator)))
     return found
+
+
+@contextlib.contextmanager
+def nothing_else_trains() -> Iterator[None]:
+    """Hide the models and optimizers that earlier tests left alive from the search for a script's.
+
+    `headway run` looks for what a script trains among all objects of the process.
+    """
+    everything = live_objects.find_instances
+    gc.collect()
+    before = everything(nn.Module, torch.optim.Optimizer)
+    known = {id(item) for item in before}  # `before` keeps them alive, so no identity is reused
+
+    def find_instances(*kinds: type) -> list[Any]:
+        return [item for item in everything(*kinds) if id(item) not in known]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live_objects, "find_instances", find_instances)
+        yield
+    del before
 
 
 class Net(nn.Module):
