@@ -24,7 +24,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad_norm_
 
 from headway import Guard, Snapshots, TrainingHalted
-from support.trainings import Batch, Net, batches, make_net, squared_error
+from support.trainings import Batch, batches, make_net, squared_error
 
 STEPS = 48
 GRACE = 20
