@@ -22,7 +22,7 @@ from support.trainings import assert_same
 
 from headway.core.records import StepRecord
 from headway.errors import RankLost
-from headway.torch_adapters import local_gradients
+from headway.torch_adapters.process_groups import local_gradients
 
 FAULTS = ("loss", "backward", "input", "only the loss", "spike")
 

@@ -36,12 +36,11 @@ from headway.numerics import _torch_compat
 from headway.torch_adapters import (
     autocast_regions,
     compat,
-    local_gradients,
     optimizer_adapter,
     private_parts,
 )
 from headway.torch_adapters.private_parts import PRIVATE_PARTS, TREAT_AS_MISSING, private_part
-from headway.torch_adapters.process_groups import rank_group, sharded_tensors
+from headway.torch_adapters.process_groups import local_gradients, rank_group, sharded_tensors
 
 pytestmark = pytest.mark.fence
 

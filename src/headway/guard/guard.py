@@ -52,9 +52,9 @@ from headway.rerun.bad_step import AppliedRemedy, BadStep
 from headway.rerun.protocol import RerunMoment
 from headway.rerun.recorded_batch import BatchOrigin, ObservedLoader
 from headway.torch_adapters import dataloader
-from headway.torch_adapters.local_gradients import LocalGradientMonitor
 from headway.torch_adapters.module_stack import unwrap_model
 from headway.torch_adapters.process_groups import rank_group, sharded_tensors
+from headway.torch_adapters.process_groups.local_gradients import LocalGradientMonitor
 
 Batch = TypeVar("Batch")
 

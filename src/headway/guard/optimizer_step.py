@@ -28,8 +28,8 @@ from headway.guard.ranks.rank_vote import RankReport, StepVote
 from headway.output.notices import Notices
 from headway.policy import Policy
 from headway.rerun.bad_step import StepContext
-from headway.torch_adapters.local_gradients import LocalGradientMonitor
 from headway.torch_adapters.optimizer_adapter import LossScaling, SavedStep, is_fused_on_cuda
+from headway.torch_adapters.process_groups.local_gradients import LocalGradientMonitor
 from headway.torch_adapters.process_groups.rank_group import RankGroup
 from headway.torch_adapters.saved_state import BufferBackup
 

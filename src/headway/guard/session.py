@@ -48,10 +48,10 @@ from headway.rerun.controller import RerunController
 from headway.rerun.recorded_batch import RecordedBatch, RescueBatch
 from headway.rerun.rerun_group import RerunGroup
 from headway.torch_adapters.device_failure.lost_device import device_is_lost
-from headway.torch_adapters.local_gradients import LocalGradientMonitor
 from headway.torch_adapters.optimizer_adapter import LossScaling
 from headway.torch_adapters.process_groups import rank_group
 from headway.torch_adapters.process_groups.hook_states import HookStates
+from headway.torch_adapters.process_groups.local_gradients import LocalGradientMonitor
 from headway.torch_adapters.process_groups.rank_group import Agreement, RankGroup, SingleProcess
 from headway.torch_adapters.saved_state import BufferBackup
 

@@ -44,8 +44,8 @@ from headway.rerun.recorded_batch import BatchOrigin, RecordedBatch
 from headway.rundir.heartbeat import BACKWARD, DATA, FORWARD, USER
 from headway.torch_adapters import nonfinite_scan
 from headway.torch_adapters.frames import current_frame
-from headway.torch_adapters.local_gradients import LocalGradientMonitor
 from headway.torch_adapters.optimizer_adapter import LossScaling
+from headway.torch_adapters.process_groups.local_gradients import LocalGradientMonitor
 from headway.torch_adapters.process_groups.rank_group import UNEVEN, RankGroup, is_wrapped_late
 from headway.torch_adapters.saved_state import BufferBackup
 

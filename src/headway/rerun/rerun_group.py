@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from headway.torch_adapters.local_gradients import LocalGradientMonitor
 from headway.torch_adapters.modes import TorchDispatchMode
 from headway.torch_adapters.op_schema import op_name
 from headway.torch_adapters.process_groups import sharded_tensors
+from headway.torch_adapters.process_groups.local_gradients import LocalGradientMonitor
 from headway.torch_adapters.process_groups.rank_group import Agreement, RankGroup, sync_buffers
 from headway.torch_adapters.process_groups.sharded_tensors import local_part
 

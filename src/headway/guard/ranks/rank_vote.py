@@ -17,7 +17,10 @@ from headway.guard.measure.sampling import UpdateSample
 from headway.guard.ranks import rank_table
 from headway.guard.ranks.rank_table import MISSING, UNKNOWN, RankField, RankTable, TableLayout
 from headway.rerun.bad_step import StepContext
-from headway.torch_adapters.local_gradients import LocalGradientMonitor, LocalGradients
+from headway.torch_adapters.process_groups.local_gradients import (
+    LocalGradientMonitor,
+    LocalGradients,
+)
 from headway.torch_adapters.process_groups.rank_group import FAILED, RankGroup
 from headway.torch_adapters.process_groups.sharded_tensors import local_part
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from headway.torch_adapters.compat import tensor_version
-from headway.torch_adapters.local_gradients import find_hook_states
 from headway.torch_adapters.nested_state import StatePath, find_tensors, map_with_paths
+from headway.torch_adapters.process_groups.local_gradients import find_hook_states
 
 
 class HookStates:
