@@ -286,3 +286,35 @@ def test_a_support_set_is_no_mixing_of_samples() -> None:
             optimizer.step()
 
     assert "HD210" not in [item.code for item in watch(work, max_steps=None).report.findings]
+
+
+class Ids(nn.Module):
+    """Token ids, whose embeddings go through a bidirectional RNN."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(9, D), nn.Linear(16, 3)
+        self.rnn = nn.GRU(D, 8, batch_first=True, bidirectional=True)
+        self.how = how
+
+    def forward(self, ids: Tensor) -> Tensor:
+        hidden = self.rnn(self.embed(ids))[1]  # (2, batch, 8)
+        if self.how == "view":
+            return self.head(hidden.view(len(ids), 16))
+        return self.head(hidden.transpose(0, 1).reshape(len(ids), 16))
+
+
+@pytest.mark.parametrize(("how", "mixed"), [("view", True), ("transpose", False)])
+def test_states_of_ids_without_a_loader(how: str, mixed: bool) -> None:
+    def work() -> None:
+        torch.manual_seed(0)
+        net = Ids(how)
+        optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+        rows = torch.randint(0, 9, (4, B, T))
+        for number in range(4):
+            net(rows[number].clone()).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    found = [item for item in watch(work, max_steps=None).report.findings if item.code == "HD210"]
+    assert bool(found) is mixed

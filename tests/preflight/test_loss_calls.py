@@ -82,6 +82,11 @@ class Squared(nn.Module):
         (net(1), lambda m, x: ((m(x) - x.sum(1)) ** 2).mean(), "HD109"),
         (net(1), lambda m, x: (x.sum(1).unsqueeze(1) - m(x).squeeze()).abs().mean(), "HD109"),
         (net(1), lambda m, x: -(m(x).sigmoid().log() * x[:, 0]).mean(), "HD109"),
+        (net(1), lambda m, x: F.mse_loss(m(x), x[:, :4]), "HD109"),
+        (net(1), lambda m, x: F.mse_loss(m(x)[:, 0], x[:, 0] + 0.9 * m(x).detach()), "HD109"),
+        (net(), lambda m, x: F.smooth_l1_loss(m(x).mean(0, keepdim=True), x[:, :5]), "HD109"),
+        (net(1), lambda m, x: F.l1_loss(m(x), x[:1, :1]), "HD109"),
+        (net(1), lambda m, x: -(m(x)[:, 0] * (x[:, 0] - m(x).detach())).mean(), "HD109"),
         (net(1, nn.Sigmoid()), lambda m, x: F.mse_loss(m(x), x.sum(1, keepdim=True)), "HD114"),
         (net(1, nn.Tanh()), lambda m, x: (m(x)[:, 0] - 3 * x[:, 0]).pow(2).mean(), "HD114"),
         (net(1, nn.ReLU()), lambda m, x: nn.HuberLoss()(m(x), x[:, :1]), "HD114"),
@@ -125,6 +130,21 @@ def test_a_call_that_raises_is_explained(loss_of: Loss, code: str) -> None:
     checked = train(net(), loss_of)
     assert checked.error is not None
     assert checked.report.causes[0].code == code
+
+
+@pytest.mark.parametrize(
+    ("model", "loss_of"),
+    [
+        (net(), lambda m, x: F.l1_loss(m(x), x[:, :1])),  # quantiles of one target
+        (net(1), lambda m, x: F.mse_loss(m(x), torch.ones(1, 1))),
+        (net(), lambda m, x: F.mse_loss(torch.stack([m(x), m(x)]), x[None, :, :5])),  # an ensemble
+        (net(), lambda m, x: F.mse_loss(m(x), m(x).mean(0, keepdim=True))),  # a cluster's centre
+        (net(1), lambda m, x: -(m(x)[:, 0] * (x[:, 0] - x[:, :1]).exp().sum(1)).mean()),
+        (net(1), lambda m, x: (m(x)[:, 0] * (x[:, 0] - m(x)[:, 0].detach())).mean()),
+    ],
+)
+def test_shapes_that_differ_on_purpose(model: nn.Module, loss_of: Loss) -> None:
+    assert "HD109" not in codes(train(model, loss_of))
 
 
 def test_entries_of_unknown_labels_that_a_mask_leaves_out() -> None:

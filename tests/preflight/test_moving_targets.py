@@ -94,3 +94,43 @@ def test_a_target_that_is_trained(loss_of: Any) -> None:
 @pytest.mark.parametrize("loss_of", [no_grad, detached, of_target, siamese, residual])
 def test_targets_that_stand_still_and_other_comparisons(loss_of: Any) -> None:
     assert not found(loss_of)
+
+
+class Agent:
+    def __init__(self, net: nn.Module, target: nn.Module) -> None:
+        self.policy_net, self.target_net = net, target
+        self.optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+
+    def learn(self, classify: bool) -> None:
+        state, reward = torch.randn(8, 4), torch.rand(8)
+        value = q_of(self.policy_net, state)
+        wanted = reward + 0.9 * self.target_net(state + 0.1).max(1).values.detach()
+        if classify:
+            loss = F.binary_cross_entropy_with_logits(value, (wanted > 0.5).float())
+        else:
+            loss = F.mse_loss(value, wanted)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("copied", "classify", "codes"),
+    [(False, False, ["HD121"]), (True, False, []), (False, True, [])],
+)
+def test_a_target_network_that_is_the_trained_network(
+    copied: bool, classify: bool, codes: list[str]
+) -> None:
+    gc.collect()
+
+    def work() -> None:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+        agent = Agent(net, copy.deepcopy(net) if copied else net)
+        for _ in range(4):
+            agent.learn(classify)
+
+    findings = run_check(work, max_steps=None).report.findings
+    found = [item for item in findings if item.code == "HD121"]
+    assert [item.code for item in found] == codes
+    assert all("target_net and policy_net are the same" in item.message for item in found)

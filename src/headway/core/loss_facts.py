@@ -55,6 +55,8 @@ class LossFormulaFacts(TopicFacts):
     prediction: PredictionFacts
     target: TargetFacts
     crossed: bool
+    repeated: Text
+    """The side that is used several times: "prediction" or "target"."""
     bounded: BoundedOutput
 
 
@@ -173,3 +175,5 @@ class MovingTargetFacts(TopicFacts):
     shared: Names
     shared_count: Whole
     factor: Number
+    names: Names
+    """The names of one network, if it is its own target network."""

@@ -358,6 +358,15 @@ class MissedClipFacts(TopicFacts):
 
 
 @dataclass(frozen=True)
+class LeftoverGradientFacts(TopicFacts):
+    topic = "leftover-gradients"
+    optimizer: Text
+    names: Names
+    behind: Names
+    times: Whole
+
+
+@dataclass(frozen=True)
 class ScheduleResumeFacts(TopicFacts):
     topic = "schedule-resume"
     schedule: Text

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 from headway.checks.symptoms import BAD_STEPS
 from headway.core.check import Check, Needs
+from headway.core.facts import say_list
 from headway.core.findings import Finding, Severity
-from headway.core.records import StepRecord
+from headway.core.optimizer_facts import LeftoverGradientFacts
+from headway.core.records import SetupRecord, StepRecord
 
 
 class GradientsNotCleared(Check):
@@ -14,7 +16,8 @@ class GradientsNotCleared(Check):
 
     ## What it checks
     Whether the gradients that an optimizer has just used are cleared before the next backward pass
-    adds to them.
+    adds to them. With several optimizers, also whether the loss of one optimizer (the generator's)
+    leaves gradients in parameters of another (the discriminator's).
 
     ## Why it matters
     `backward` adds to `.grad`. Without clearing, each step moves along the sum of all batches so
@@ -22,10 +25,13 @@ class GradientsNotCleared(Check):
 
     ## How it is measured
     The guard marks a step whose gradients still include those of the step before. Two such steps in
-    a row are reported, once, until a step with cleared gradients follows.
+    a row are reported, once, until a step with cleared gradients follows. The graph of a loss shows
+    that it goes through the parameters of one optimizer into those of another, which then steps;
+    the gradients are still there, unchanged, when the next loss adds to them.
 
     ## False alarms
     Gradient accumulation does not count: it adds up between two optimizer steps, not across one. A
+    An encoder that collects the gradients of several heads is not reported either. A
     single step may carry gradients over (for example after an exception that was caught); two in a
     row are a property of the loop.
 
@@ -42,7 +48,12 @@ class GradientsNotCleared(Check):
     severity = Severity.ERROR
     summary = "gradients of earlier steps are still in the sum"
     points_at = ("clear", "backward")
-    needs = Needs(signals=("grads_carried",), span=1)
+    needs = Needs(
+        signals=("grads_carried",),
+        kinds=(StepRecord, SetupRecord),
+        topics=("leftover-gradients",),
+        span=1,
+    )
     explains = (*BAD_STEPS, "HD101", "HD201", "HD209", "HD602", "HD403", "HD512", "HD105")
 
     @dataclass(frozen=True)
@@ -53,7 +64,10 @@ class GradientsNotCleared(Check):
     def start(self) -> None:
         self.in_a_row: dict[str, int] = {}
 
-    def observe(self, record: StepRecord) -> Iterable[Finding]:
+    def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
+        if isinstance(record, SetupRecord):
+            yield from self._leftovers(record)
+            return
         if record.held:
             return  # the guard drops the gradients of a step that it skips
         carried = [name for name, value in record.family("grads_carried") if value]
@@ -87,4 +101,24 @@ class GradientsNotCleared(Check):
             ],
             steps_in_a_row=self.in_a_row[name],
             grad_norm=record.values.get(name.replace("grads_carried", "grad_norm")),
+        )
+
+    def _leftovers(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = LeftoverGradientFacts.of(record)
+        if not facts.times:
+            return
+        yield self.find(
+            record,
+            f"the step of {facts.optimizer} includes gradients of another loss: a backward pass "
+            f"for {say_list(facts.behind, 1)} also left them in {say_list(facts.names, 1)}, and "
+            f"they were not cleared",
+            subject=f"leftovers {say_list(facts.names, 1)}",
+            where=facts.locate(rank=record.rank, op="backward"),
+            remedies=[
+                "Call zero_grad() of this optimizer directly before this backward pass, as well as "
+                "after its step."
+            ],
+            optimizer=facts.optimizer,
+            parameters=facts.names,
+            times=facts.times,
         )

@@ -16,7 +16,8 @@ class MovingTarget(Check):
     ## What it checks
     Regression losses (`mse_loss`, `smooth_l1_loss`, `huber_loss`, a squared difference) whose
     target is bootstrapped, reward + gamma · value: whether gradients flow into the target and reach
-    the same trained parameters as the prediction.
+    the same trained parameters as the prediction. Also whether a target network is the trained
+    network itself under a second name.
 
     ## Why it matters
     The loss can be made small by moving the target towards the prediction. Values no longer follow
@@ -25,7 +26,9 @@ class MovingTarget(Check):
     ## How it is measured
     From the graph of the loss: both sides have gradients, one of them is a sum of a constant (the
     reward) and a value times a constant between 0.5 and 1 (the discount), and both reach a
-    parameter that an optimizer holds.
+    parameter that an optimizer holds. For a target network: one module is called at least twice
+    before a step with a regression loss, and the variables or attributes of the script hold it
+    under two names, one of them with "target" in it.
 
     ## False alarms
     A target that is detached, computed under `no_grad` or from a network that no optimizer holds is
@@ -38,8 +41,8 @@ class MovingTarget(Check):
     make it a copy (`copy.deepcopy(policy)`), not a second name for the same network.
 
     ## References
-    datawhalechina/easy-rl#117; Mnih et al., "Human-level control through deep reinforcement
-    learning".
+    datawhalechina/easy-rl#117 and #140, andri27-ts/Reinforcement-Learning#14; Mnih et al.,
+    "Human-level control through deep reinforcement learning".
     """
 
     code = "HD121"
@@ -52,6 +55,8 @@ class MovingTarget(Check):
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = MovingTargetFacts.of(record)
+        if len(facts.names) == 2:
+            yield self._same_network(record, facts)
         count, factor = facts.shared_count or 0, facts.factor
         if not count or factor is None:
             return
@@ -65,4 +70,15 @@ class MovingTarget(Check):
             shared=facts.shared,
             shared_count=count,
             factor=factor,
+        )
+
+    def _same_network(self, record: SetupRecord, facts: MovingTargetFacts) -> Finding:
+        target, trained = facts.names
+        return self.find(
+            record,
+            f"{target} and {trained} are the same network: every update also moves the targets "
+            f"that it is trained on",
+            where=facts.locate(rank=record.rank),
+            remedies=[f"Make {target} a copy: copy.deepcopy({trained})."],
+            names=facts.names,
         )

@@ -36,12 +36,30 @@ MOST_LOSS_CALLS = 3
 """Calls of one line that are looked at closely."""
 
 
-class LossCalls(Observer):
+class _KnowsBatch(Observer):
+    """Remembers the number of rows that the model was given."""
+
+    def start(self) -> None:
+        self._batch: set[int] = set()
+
+    def module_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if len(self.script.stack) == 1 and self.script.step < STEPS:
+            self._batch = {item.shape[0] for _, item in find_tensors(args) if item.ndim}
+
+    def module_ended(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
+    ) -> None:
+        if len(self.script.stack) == 1 and self.script.step < STEPS:
+            self._batch |= {item.shape[0] for _, item in find_tensors(dict(kwargs)) if item.ndim}
+
+
+class LossCalls(_KnowsBatch):
     """Notes every loss function's arguments on its result."""
 
     functions = LOSSES
 
     def start(self) -> None:
+        super().start()
         self._seen: dict[Any, int] = {}
         self._open: dict[str, Any] | None = None
         """The facts of a call that has not come back."""
@@ -66,6 +84,10 @@ class LossCalls(Observer):
                 self._open = _plain(given) | labels | {"place": place}
             return
         self._open = _describe_call(given, self.script) | labels | {"place": place}
+        if given.function in REGRESSION_LOSSES:
+            self._open["repeated"] = facts_of.find_repeated_side(
+                given.prediction, given.target, self._batch
+            )
         self._wanted = TOPIC
 
     def function_ended(self, call: TorchCall) -> None:
@@ -253,33 +275,28 @@ MOST_FORMULA_CALLS = 3
 """Maximum number of reports for one line."""
 _DIFFERENCES = ("sub", "subtract", "__sub__", "__rsub__", "rsub")
 _PRODUCTS = ("mul", "multiply", "__mul__", "__rmul__")
+_SUMS = ("add", "__add__", "__radd__")
 _SOFTMAXES = ("softmax", "log_softmax")
 
 
-class LossFormulas(Observer):
+class LossFormulas(_KnowsBatch):
     """Notes what may be wrong in a formula on the node that computes it."""
 
-    functions = find_aliases(*_DIFFERENCES, *_PRODUCTS, *_SOFTMAXES, "sigmoid")
+    functions = find_aliases(*_DIFFERENCES, *_PRODUCTS, *_SUMS, *_SOFTMAXES, "sigmoid")
 
     def start(self) -> None:
+        super().start()
         self._told: dict[str, int] = {}
         self._pending = False
-        self._batch: set[int] = set()
-
-    def module_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if len(self.script.stack) == 1 and self.script.step < STEPS:
-            self._batch = {item.shape[0] for _, item in find_tensors(args) if item.ndim}
-
-    def module_ended(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
-    ) -> None:
-        if len(self.script.stack) == 1 and self.script.step < STEPS:
-            self._batch |= {item.shape[0] for _, item in find_tensors(dict(kwargs)) if item.ndim}
+        self._crossings: dict[tuple[int, ...], Any] = {}
+        """Shape (N, N) → the line where (N) met (N, 1), such as advantages = returns - values."""
 
     def function_ended(self, call: TorchCall) -> None:
         if self.script.step >= STEPS or not isinstance(call.result, Tensor):
             return
-        if call.result.grad_fn is None:
+        if call.result.ndim == 2 and not self.script.stack:
+            self._note_crossing(call)
+        if call.result.grad_fn is None or call.name in _SUMS:
             return
         if call.name in _SOFTMAXES:
             self._softmax(call.result, call.name)
@@ -321,14 +338,22 @@ class LossFormulas(Observer):
         }
         self._pending |= add_note(result, SOFTMAX, facts)
 
+    def _note_crossing(self, call: TorchCall) -> None:
+        sides = _operands(call)
+        if sides is None or not all(side.is_floating_point() for side in sides):
+            return
+        if sides[0].ndim != sides[1].ndim and facts_of.is_crossed_broadcast(*sides):
+            self._crossings[tuple(call.result.shape)] = self.script.place()
+
     def _arithmetic(self, call: TorchCall) -> None:
-        one, other = call.argument(0, "input"), call.argument(1, "other")
-        if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        sides = _operands(call)
+        if sides is None or sides[0].requires_grad == sides[1].requires_grad:
             return
-        if one.requires_grad == other.requires_grad:
-            return
-        prediction, target = (one, other) if one.requires_grad else (other, one)
+        prediction, target = sides if sides[0].requires_grad else sides[::-1]
         crossed = facts_of.is_crossed_broadcast(prediction, target)
+        place = self._crossings.get(tuple(target.shape))
+        if place is not None and prediction.numel() == target.shape[0]:
+            crossed = True
         outside = None if call.name in _PRODUCTS else _outside(prediction, target)
         if not crossed and outside is None:
             return
@@ -337,12 +362,17 @@ class LossFormulas(Observer):
             "prediction": facts_of.describe_tensor(prediction),
             "target": facts_of.describe_tensor(target),
             "crossed": crossed,
-            "place": self.script.place(),
+            "place": place or self.script.place(),
         }
         if outside is not None:
             facts["bounded"] = bounded_by(outside[0], self.script)
             facts["target"] |= outside[1]
         self._pending |= add_note(call.result, FORMULA, facts)
+
+
+def _operands(call: TorchCall) -> tuple[Tensor, Tensor] | None:
+    one, other = call.argument(0, "input"), call.argument(1, "other")
+    return (one, other) if isinstance(one, Tensor) and isinstance(other, Tensor) else None
 
 
 def _outside(prediction: Tensor, target: Tensor) -> tuple[ValueRange, dict[str, Any]] | None:

@@ -310,6 +310,29 @@ def is_crossed_broadcast(one: Tensor, other: Tensor) -> bool:
     return size is not None and size > max(one.numel(), other.numel())
 
 
+def find_repeated_side(prediction: Tensor, target: Tensor, batch: set[int]) -> str:
+    """The side of a regression loss whose numbers are used several times: "prediction", "target",
+    or "" for neither.
+
+    A prediction (N, 1) meets targets (N, 4) or (N, N), or (1, C) meets (N, C) although the model
+    was given N rows; a single target (1, 1) meets predictions (N, 1). A target with a graph (the
+    centre of a cluster) is no target.
+    """
+    one, other = tuple(prediction.shape), tuple(target.shape)
+    if target.requires_grad:
+        return ""
+    if len(one) == 1:
+        return "prediction" if other == one * 2 and one[0] > 1 else ""
+    if len(one) != len(other):
+        return ""
+    differing = [axis for axis in range(len(one)) if one[axis] != other[axis]]
+    if differing and all(one[axis] == 1 for axis in differing):
+        same_rows = 0 not in differing and one[0] > 1
+        lost_rows = differing == [0] and other[0] in batch
+        return "prediction" if same_rows or lost_rows else ""
+    return "target" if differing == [0] and target.numel() == 1 else ""
+
+
 # The torch functions that a loss is made with, by name.
 
 REDUCTION_NAMES = (

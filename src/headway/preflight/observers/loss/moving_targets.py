@@ -1,16 +1,19 @@
-"""Targets of a regression loss that are bootstrapped from the network that is trained, and still
-have a graph.
+"""Targets of a regression loss that are bootstrapped from the network that is trained: they still
+have a graph, or the target network is a second name for the trained one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.observers.loss.output_range import CONSTANT
+from headway.preflight.script_context import is_measured_step
 from headway.preflight.source_lines import find_only_line
 from headway.torch_adapters.autograd_graph import next_nodes, node_kind, walk_graph
 from headway.torch_adapters.compat import find_aliases
@@ -133,3 +136,69 @@ def _discount(side: Any) -> float | None:
 def _leaves(node: Any) -> list[Tensor]:
     found = (getattr(item, "variable", None) for item in walk_graph([node], most=MOST_NODES))
     return [leaf for leaf in found if isinstance(leaf, Tensor)]
+
+
+# A target network that is the trained network: known from its names, since its targets are
+# detached. Learning without a target network, which has no such name, is common.
+
+_TARGET = re.compile(r"(?i)(^|_)(target|tgt)")
+SAME_STEPS = 2
+"""Measured steps in which one network must have both names."""
+
+
+class SharedTargets(Observer):
+    """Looks for a network that is called at least twice for a step and has two names."""
+
+    def start(self) -> None:
+        self._calls: dict[int, int] = {}
+        self._named: tuple[str, str] | None = None
+        self._line: dict[str, Any] | None = None
+        self._regression = self._reported = False
+        self._steps = 0
+
+    def module_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if self._reported or len(self.script.stack) != 1 or not is_measured_step(self.script.step):
+            return
+        self._calls[id(module)] = count = self._calls.get(id(module), 0) + 1
+        if count == 2 and self._named is None:
+            self._named = self._two_names(module)
+            if self._named is not None:
+                target = re.escape(self._named[0])
+                assigned = rf"\b{target}\s*=\s*[\w.]+\s*$"
+                self._line = find_only_line(self.script, assigned) or self.script.place()
+
+    def backward_begins(self, roots: Sequence[Tensor]) -> None:
+        if self._named is not None and not self._regression:
+            self._regression = any(node_kind(node) in NODES for node in formula_nodes(roots))
+
+    def step_begins(self, optimizer: Optimizer) -> None:
+        names, regression = self._named, self._regression
+        self._calls, self._named, self._regression = {}, None, False
+        if self._reported or names is None or not regression:
+            return
+        self._steps += 1
+        if self._steps >= SAME_STEPS:
+            self._reported = True
+            facts: dict[str, Any] = {"names": list(names)}
+            if self._line is not None:
+                facts["place"] = self._line
+            self.evidence.record(TOPIC, facts)
+
+    def _two_names(self, module: nn.Module) -> tuple[str, str] | None:
+        """The names of a module in one holder, that of a target first."""
+        if not any(parameter.requires_grad for parameter in module.parameters()):
+            return None
+        for frame in self.script.frames():
+            for holder in (frame.f_locals, _attributes(frame.f_locals.get("self"))):
+                names = [name for name, value in list(holder.items()) if value is module]
+                targets = [name for name in names if _TARGET.search(name)]
+                others = [name for name in names if name not in targets]
+                if targets and others:
+                    return targets[0], others[0]
+        return None
+
+
+def _attributes(owner: Any) -> Mapping[str, Any]:
+    found = dict(getattr(owner, "__dict__", {}))
+    modules = found.get("_modules")
+    return found | modules if isinstance(modules, dict) else found

@@ -135,7 +135,7 @@ class InputDependence(Observer):
                 return facts | {"by_design": "one sequence, without a batch"}
             if second == 1 or self._apart_along(twin, forward, base, second):
                 return facts | {"verdict": "apart", "axis": 1}
-            if max(tensor.ndim for tensor in forward.inputs) == 2 and _has_recurrence(twin.model):
+            if _may_be_one_sequence(forward.inputs) and _has_recurrence(twin.model):
                 return facts | {"by_design": "perhaps one sequence, without a batch"}
         facts["by_design"] = _mixes_by_design(base.ops, size)
         op = _first_mixing_op(exchange, base.ops, other.ops)
@@ -176,7 +176,9 @@ class InputDependence(Observer):
             return "edges of a graph"
         key = id(forward.module)
         now = tuple(
-            (tensor.data_ptr(), tensor_version(tensor), tuple(tensor.shape)) for tensor in inputs
+            # The memory of a batch is often that of the one before: its values differ.
+            (tensor.data_ptr(), tensor_version(tensor), tuple(tensor.shape), _checksum(tensor))
+            for tensor in inputs
         )
         before, self._inputs[key] = self._inputs.get(key), now
         if before == now and self._drawn is None:
@@ -325,6 +327,17 @@ def _takes_time_first(module: nn.Module, op: str) -> nn.Module | None:
         return None
     found = (part for part in module.modules() if isinstance(part, kind))
     return next((part for part in found if vars(part).get("batch_first") is False), None)
+
+
+def _checksum(tensor: Tensor) -> float:
+    values = tensor.detach().reshape(-1).double()
+    return float(values.dot(torch.arange(1, len(values) + 1, device=values.device).double()))
+
+
+def _may_be_one_sequence(inputs: Sequence[Tensor]) -> bool:
+    """Whether inputs may be (time, features); ids with two axes are always several sequences."""
+    most = max(inputs, key=lambda tensor: tensor.ndim)
+    return most.ndim == 2 and most.is_floating_point()
 
 
 def _has_recurrence(model: nn.Module) -> bool:
