@@ -193,6 +193,24 @@ const looks = {
     const drawn = (await fetched("SVG")).toString();
     check(drawn.startsWith("<svg") && /<polyline points="[\d., -]{2000}/.test(drawn), drawn.slice(0, 300));
   },
+  async machine_drawn(page) {
+    const drawn = await page.$$eval("#system .chart", (found) => found.map((item) => item.dataset.panel));
+    equal(drawn, ["samples", "loading", "gpu", "gpu-memory", "gpu-power", "gpu-temperature", "cpu", "disk"]);
+    for (const count of await inks(page, "#system .chart canvas")) check(count > 10, "a chart is blank");
+    // The same axis as the loss: the cursor there reads the machine.
+    await page.focus("[data-panel=loss]");
+    await page.keyboard.press("End");
+    await page.waitForTimeout(60);
+    const read = (panel) => page.textContent(`figure:has([data-panel=${panel}]) .legend`);
+    equal(await read("gpu"), "busy30 %step 799");
+    equal(await read("loading"), "share of the step80 % of a stepstep 799");
+    check((await read("disk")).includes("MiB/s"), await read("disk"));
+    check((await read("gpu-power")).includes("120 W"), await read("gpu-power"));
+    await page.keyboard.press("+");
+    await page.focus("[data-panel=gpu]");
+    await page.keyboard.press("Escape");
+    equal(await shown(page), "The charts show the whole run.");
+  },
   async dark_and_light(page) {
     const backs = [];
     for (const colorScheme of ["light", "dark"]) {

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import thoroughly
 
-from headway.rundir.downsample import ABSENT, BAD, ZERO, HeatSampler
+from headway.rundir.heat_map import ABSENT, BAD, ZERO, HeatSampler
 
 
 def test_small_values_are_themselves() -> None:

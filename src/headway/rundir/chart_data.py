@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,16 +15,10 @@ import numpy as np
 from headway.core.ending_facts import END
 from headway.core.incident_events import INCIDENT, TRACED
 from headway.core.records import EventRecord, Header, Record, SetupRecord, StepRecord
-from headway.core.signals import family
-from headway.rundir.downsample import (
-    BUCKETS,
-    CELLS,
-    Downsampler,
-    Floats,
-    HeatMap,
-    HeatSampler,
-    Ints,
-)
+from headway.core.signals import GPU_SIGNALS, HOST_SIGNALS, family
+from headway.rundir.derived_series import derive_columns, derive_values
+from headway.rundir.downsample import BUCKETS, Downsampler, Floats, Ints
+from headway.rundir.heat_map import CELLS, HeatMap, HeatSampler, cut_heat_map
 from headway.rundir.step_columns import StepColumns, TensorColumns
 from headway.rundir.timeline import MAX_X, AxisJump, Timeline, find_offset
 
@@ -44,6 +38,10 @@ CHARTED_SIGNALS = (
     "loss_scale",
     "device_allocated_bytes",
     "host_rss_bytes",
+    "samples_per_s",
+    "tokens_per_s",
+    *HOST_SIGNALS,
+    *GPU_SIGNALS,
 )
 """Signals with a panel of their own."""
 USER_NAMED_FAMILIES = ("loss", "eval")
@@ -52,7 +50,6 @@ EVENTS_WITHOUT_MARK = ("scan", "axis", "checkpoint", "places", END, INCIDENT, TR
 """Events that are not marked: bookkeeping, or shown elsewhere."""
 SETUPS = ("precision", "optimizer")
 """Set-up facts that describe the run."""
-AFTER_CLIPPING = "clipped_grad_norm"
 STEP_TIME, SAMPLES = "step_time_s", "samples_per_s"
 CLOCK_POINTS = 200
 """Buckets of another x axis; in between it is interpolated."""
@@ -155,7 +152,8 @@ class ChartBuilder:
             known = self._data.series.get(name) or self._series(name)
             if known is not None:
                 _extend(known, x[at], numbers)
-        self._rows_after_clipping(rows, x)
+        for name, at, numbers in derive_columns(rows.values):
+            _extend(self._derived(name), x[at], numbers)
         self._run_clocks(rows, x)
         if rows.held.any():
             where = x[rows.held & drawn]
@@ -187,15 +185,6 @@ class ChartBuilder:
         """Apply all expected headers: what comes next comes after them."""
         while self._coming:
             self._take_header(self._coming.popleft())
-
-    def _rows_after_clipping(self, rows: StepColumns, x: Ints) -> None:
-        if not {"clip_coef", "grad_norm"} <= rows.values.keys() or AFTER_CLIPPING in rows.values:
-            return
-        (at, norms), (other, factors) = rows.values["grad_norm"], rows.values["clip_coef"]
-        both, first, second = np.intersect1d(at, other, assume_unique=True, return_indices=True)
-        series = self._data.series.setdefault(AFTER_CLIPPING, Downsampler(self._buckets))
-        with np.errstate(over="ignore", invalid="ignore"):
-            _extend(series, x[both], norms[first] * factors[second])
 
     def _run_clocks(self, rows: StepColumns, x: Ints) -> None:
         """Add up the time and the samples of the steps."""
@@ -261,8 +250,8 @@ class ChartBuilder:
             known = series.get(name) or self._series(name)
             if known is not None:
                 known.add(x, value)
-        if "clip_coef" in record.values:
-            self._after_clipping(x, record.values)
+        for name, value in derive_values(record.values):
+            self._derived(name).add(x, value)
         if STEP_TIME in record.values:
             seconds = record.values[STEP_TIME]
             self._tick("time", x, seconds)
@@ -288,11 +277,8 @@ class ChartBuilder:
             return None
         return series.setdefault(name, Downsampler(self._buckets))
 
-    def _after_clipping(self, x: int, values: Mapping[str, float]) -> None:
-        """Our runs record the clip factor; the chart shows the norm after clipping."""
-        if "grad_norm" in values and AFTER_CLIPPING not in values:
-            left = values["grad_norm"] * values["clip_coef"]
-            self._data.series.setdefault(AFTER_CLIPPING, Downsampler(self._buckets)).add(x, left)
+    def _derived(self, name: str) -> Downsampler:
+        return self._data.series.setdefault(name, Downsampler(self._buckets))
 
     def _map(self, name: str) -> HeatSampler:
         known = self._maps.get(name)
@@ -372,24 +358,9 @@ def cut_window(data: ChartData, begin: int, end: int, points: int) -> ChartData:
         maps={
             name: cut
             for name, picture in data.maps.items()
-            if (cut := _cut_heat_map(picture, begin, end)) is not None
+            if (cut := cut_heat_map(picture, begin, end)) is not None
         },
     )
-
-
-def _cut_heat_map(picture: HeatMap, begin: int, end: int) -> HeatMap | None:
-    """The cells of a window."""
-    first = max((begin - picture.start) // picture.width, 0)
-    last = (end - picture.start) // picture.width
-    codes = picture.codes[:, first : max(last + 1, first)]
-    if not codes.shape[1]:
-        return None
-    start, width = picture.start + first * picture.width, picture.width
-    size = -(-codes.shape[1] // CELLS)
-    if size > 1:  # codes sort by severity: the worst is kept
-        codes = np.maximum.reduceat(codes, np.arange(0, codes.shape[1], size), axis=1)
-        width *= size
-    return replace(picture, start=start, width=width, codes=codes)
 
 
 @dataclass(frozen=True)

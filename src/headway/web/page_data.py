@@ -219,6 +219,7 @@ def timeline_data(
         "jumps": _axis_jumps(drawn),
         "panels": chart_json.panels(drawn),
         "components": chart_json.components(drawn),
+        "system": chart_json.system_panels(drawn),
         "maps": [],
         "flags": chart_json.flags(causes, drawn),
         "clocks": chart_json.clocks(drawn),
@@ -246,7 +247,8 @@ def comparison_data(drawn: Sequence[tuple[AnyRun, ChartData]]) -> dict[str, Any]
     """The charts of several runs, overlaid, with one colour per run."""
     panels: dict[str, dict[str, Any]] = {}
     for colour, (run, data) in enumerate(drawn):
-        for panel in [*chart_json.panels(data), *chart_json.components(data)]:
+        drawn_panels = (chart_json.panels, chart_json.components, chart_json.system_panels)
+        for panel in [panel for make in drawn_panels for panel in make(data)]:
             shared = panels.setdefault(panel["id"], {**panel, "series": [], "says": ""})
             for number, series in enumerate(panel["series"]):
                 label = clip_text(run.name, 80)
@@ -259,8 +261,9 @@ def comparison_data(drawn: Sequence[tuple[AnyRun, ChartData]]) -> dict[str, Any]
         "jumps": [],
         "repeated": [clip_text(run.name, 80) for run, data in drawn if data.jumps],
         "run_clocks": [chart_json.clocks(data) for _, data in drawn],
-        "panels": list(panels.values()),
+        "panels": [panel for panel in panels.values() if "small" not in panel],
         "components": [],
+        "system": [panel for panel in panels.values() if "small" in panel],
         "maps": [],
         "flags": [],
         "marks": [],

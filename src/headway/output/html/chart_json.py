@@ -19,7 +19,8 @@ from headway.core.signals import family
 from headway.output.display_text import clean
 from headway.output.view import CauseView
 from headway.rundir.chart_data import ChartData
-from headway.rundir.downsample import ABSENT, BAD, ZERO, Downsampler, Floats, HeatMap
+from headway.rundir.downsample import Downsampler, Floats
+from headway.rundir.heat_map import ABSENT, BAD, ZERO, HeatMap
 
 MAX_FLAGS = 500
 """Maximum number of findings marked in the charts."""
@@ -33,6 +34,36 @@ PANELS = (
     ("memory", "Memory", ("device_allocated_bytes", "host_rss_bytes")),
 )
 """Panels of the timeline: id, title, signals."""
+SYSTEM_PANELS = (
+    ("samples", "Samples per second", ("samples_per_s",)),
+    ("tokens", "Tokens per second", ("tokens_per_s",)),
+    ("loading", "Waiting for data", ("loader_share",)),
+    ("gpu", "GPU in use", ("gpu_busy_share",)),
+    ("gpu-memory", "GPU memory, all processes", ("gpu_memory_used_bytes",)),
+    ("gpu-power", "GPU power", ("gpu_power_w",)),
+    ("gpu-temperature", "GPU temperature", ("gpu_temperature_c",)),
+    ("gpu-clock", "GPU clock", ("gpu_clock_mhz",)),
+    ("cpu", "CPU cores in use", ("process_cpu_cores", "host_cpu_cores")),
+    ("host-memory", "Host memory, all processes", ("host_memory_used_bytes",)),
+    ("disk", "Disk", ("disk_read_bytes_per_s", "disk_write_bytes_per_s")),
+    ("network", "Network", ("network_read_bytes_per_s", "network_write_bytes_per_s")),
+)
+"""Panels of the section about the machine: id, title, signals."""
+SYSTEM_POINTS = 240
+"""Intervals of a curve there: the charts are small, and their means matter most."""
+UNITS = {
+    "memory": ("bytes", ""),
+    "loading": ("percent", "% of a step"),
+    "gpu": ("percent", "%"),
+    "gpu-memory": ("bytes", ""),
+    "gpu-power": ("", "W"),
+    "gpu-temperature": ("", "°C"),
+    "gpu-clock": ("", "MHz"),
+    "host-memory": ("bytes", ""),
+    "disk": ("bytes", "/s"),
+    "network": ("bytes", "/s"),
+}
+"""How the numbers of a panel are counted, and the unit that follows."""
 LABELS = {
     "grad_norm": "before clipping",
     "clipped_grad_norm": "after clipping",
@@ -40,6 +71,21 @@ LABELS = {
     "loss_scale": "scale",
     "device_allocated_bytes": "device",
     "host_rss_bytes": "host",
+    "samples_per_s": "samples/s",
+    "tokens_per_s": "tokens/s",
+    "loader_share": "share of the step",
+    "gpu_busy_share": "busy",
+    "gpu_memory_used_bytes": "used",
+    "gpu_power_w": "power",
+    "gpu_temperature_c": "temperature",
+    "gpu_clock_mhz": "clock",
+    "process_cpu_cores": "this run",
+    "host_cpu_cores": "the whole host",
+    "host_memory_used_bytes": "used",
+    "disk_read_bytes_per_s": "read",
+    "disk_write_bytes_per_s": "write",
+    "network_read_bytes_per_s": "received",
+    "network_write_bytes_per_s": "sent",
 }
 
 
@@ -61,6 +107,15 @@ def components(data: ChartData) -> list[dict[str, Any]]:
     return [panel] if panel["series"] else []
 
 
+def system_panels(data: ChartData) -> list[dict[str, Any]]:
+    """The panels about the machine that have data."""
+    drawn = [
+        _panel(key, title, [name for name in names if name in data.series], data, SYSTEM_POINTS)
+        for key, title, names in SYSTEM_PANELS
+    ]
+    return [{**panel, "small": True} for panel in drawn if panel["series"]]
+
+
 def list_missing_signals(data: ChartData) -> list[str]:
     """Titles of the panels without data."""
     return [
@@ -70,17 +125,31 @@ def list_missing_signals(data: ChartData) -> list[str]:
     ]
 
 
-def _panel(key: str, title: str, names: Sequence[str], data: ChartData) -> dict[str, Any]:
+def _panel(
+    key: str, title: str, names: Sequence[str], data: ChartData, points: int | None = None
+) -> dict[str, Any]:
+    """One panel; `points`: draw no more intervals than that."""
     clipped = "clipped_grad_norm" in data.series
+    kind, unit = UNITS.get(key, ("", ""))
+    series = {name: data.series[name] for name in names}
+    if points is not None:
+        series = {name: _thinned(one, points) for name, one in series.items()}
     return {
         "id": key,
         "title": title,
-        "bytes": key == "memory",
-        "series": [_series(name, data.series[name], clipped=clipped) for name in names],
-        "says": _describe_series(
-            [(name, data.series[name]) for name in names], key == "memory", clipped
-        ),
+        "bytes": kind == "bytes",
+        "unit": unit,
+        "series": [
+            _series(name, one, clipped=clipped, times=100 if kind == "percent" else 1)
+            for name, one in series.items()
+        ],
+        "says": _describe_series(series.items(), kind, unit, clipped),
     }
+
+
+def _thinned(series: Downsampler, points: int) -> Downsampler:
+    x, _ = series.points()
+    return series.narrowed(int(x[0]), int(x[-1]), points) if len(x) else series
 
 
 def label(name: str, *, clipped: bool = True) -> str:
@@ -93,16 +162,16 @@ def label(name: str, *, clipped: bool = True) -> str:
     return clean(f"{text} (optimizer {number})" if mark else text)[:LONGEST_NAME]
 
 
-def _series(name: str, series: Downsampler, *, clipped: bool) -> dict[str, Any]:
+def _series(name: str, series: Downsampler, *, clipped: bool, times: float = 1) -> dict[str, Any]:
     x, y = series.points()
     drawn = {
         "label": label(name, clipped=clipped),
         "x": x.tolist(),
-        "y": _round(y),
+        "y": _round(y * times),
         "gaps": [[gap.kind, gap.first, gap.last, gap.count] for gap in series.gaps()],
     }
     mean_x, mean = series.means()
-    return {**drawn, "mean": [mean_x.tolist(), _round(mean)]} if len(mean) else drawn
+    return {**drawn, "mean": [mean_x.tolist(), _round(mean * times)]} if len(mean) else drawn
 
 
 def _round(values: Floats) -> list[float]:
@@ -120,17 +189,22 @@ def clocks(data: ChartData) -> dict[str, list[Any]]:
 
 
 def _describe_series(
-    named: Iterable[tuple[str, Downsampler]], in_bytes: bool, clipped: bool
+    named: Iterable[tuple[str, Downsampler]], kind: str, unit: str, clipped: bool
 ) -> str:
     """A text description of the chart, for screen readers."""
     described = []
-    number = say_bytes if in_bytes else say
+
+    def number(value: float, digits: int = 3) -> str:
+        if kind == "bytes":
+            return say_bytes(value) + unit
+        text = say(100 * value if kind == "percent" else value, digits)
+        return f"{text} {unit}" if unit else text
+
     for name, series in named:
         _, y = series.points()
         parts = []
         if len(y) and y.min() == y.max():
-            constant = float(y[0])
-            parts.append(f"{say_bytes(constant) if in_bytes else say(constant, 6)} throughout")
+            parts.append(f"{number(float(y[0]), 6)} throughout")
         elif len(y):
             parts.append(
                 f"from {number(float(y[0]))} to {number(float(y[-1]))}, lowest "
@@ -260,6 +334,7 @@ def chart_document(causes: Sequence[CauseView], data: ChartData) -> dict[str, An
         "jumps": [[jump.x, jump.offset] for jump in data.jumps],
         "panels": panels(data),
         "components": components(data),
+        "system": system_panels(data),
         "maps": heat_maps(data),
         "flags": flags(causes, data),
         "clocks": clocks(data),

@@ -46,6 +46,7 @@ def render(report: SourcedReportView, data: ChartData, *, subject: str = "") -> 
             "main",
             verdict_section(report, data),
             _timeline(data),
+            _system(data),
             causes_section(report, data),
             incidents_section(report, data, Path(subject) if subject else None),
             events_section(data),
@@ -109,6 +110,14 @@ def _figure(panel: dict[str, object]) -> HtmlNode:
         tag("div", class_="chart", data_panel=panel["id"]),
         tag("p", str(panel["says"]), class_="says"),
     )
+
+
+def _system(data: ChartData) -> HtmlNode | None:
+    drawn = chart_json.system_panels(data)
+    if not drawn:
+        return None
+    charts = tag("div", [_figure(panel) for panel in drawn], class_="charts small")
+    return section("system", "System", [charts])
 
 
 def _components(data: ChartData) -> HtmlNode | None:

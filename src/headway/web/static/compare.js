@@ -39,11 +39,13 @@ const load = paced(async () => {
 }, 800);
 
 function draw() {
-  for (const panel of drawing.panels) {
-    if (!document.querySelector(`.chart[data-panel="${panel.id}"]`)) byId("charts").append(figure(panel));
+  const panels = [...drawing.panels, ...drawing.system];
+  byId("system").hidden = !drawing.system.length;
+  for (const panel of panels) {
+    if (!document.querySelector(`.chart[data-panel="${panel.id}"]`)) byId(panel.small ? "system-charts" : "charts").append(figure(panel));
   }
   for (const holder of document.querySelectorAll(".chart")) {
-    holder.closest("figure").hidden = !drawing.panels.some((panel) => panel.id === holder.dataset.panel);
+    holder.closest("figure").hidden = !panels.some((panel) => panel.id === holder.dataset.panel);
   }
   const notes = [];
   if (chosen.length < 2) notes.push("Select two or more runs.");

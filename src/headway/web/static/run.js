@@ -117,10 +117,11 @@ const loadMaps = paced(async () => {
 
 function draw() {
   if (!drawing) return;
-  const panels = [...drawing.panels, ...drawing.components];
+  const panels = [...drawing.panels, ...drawing.components, ...drawing.system];
+  byId("system").hidden = !drawing.system.length;
   for (const panel of panels) {
     const known = document.querySelector(`.chart[data-panel="${panel.id}"]`);
-    if (!known) byId("charts").append(figure(panel));
+    if (!known) byId(panel.small ? "system-charts" : "charts").append(figure(panel));
     else known.closest("figure").querySelector(".says").textContent = panel.says;
   }
   byId("layers").hidden = !maps.length;

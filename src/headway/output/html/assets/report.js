@@ -6,7 +6,7 @@ function headwayCharts(data, looked = () => {}) {
   const { say, sayCount, sayTime, element, button, nearest, along } = headwayTools;
   const status = document.getElementById("status");
   const whole = document.getElementById("whole");
-  const HEIGHT = 180;
+  const HEIGHT = 180, SMALL = 110;
   const NONFINITE_EDGE = 9; // height of the strip at the upper edge, in CSS pixels
   const FLAG_WIDTH = 18;
   const SHORT = { NaN: "NaN", Infinity: "Inf", "-Infinity": "-Inf" };
@@ -64,11 +64,12 @@ function headwayCharts(data, looked = () => {}) {
 
   let panels = [];
   function collect() {
-    panels = [...data.panels, ...data.components];
+    panels = [...data.panels, ...data.components, ...(data.system || [])];
     const pinned = chosen.pins.length ? data.maps.map((map) => ({
       id: "pin-" + map.id,
       title: map.title,
       bytes: false,
+      unit: "",
       series: chosen.pins.filter((name) => map.rows.includes(name)).map((name) => heat.curve(map, name)),
     })) : [];
     panels.push(...pinned.filter((panel) => panel.series.length));
@@ -137,6 +138,8 @@ function headwayCharts(data, looked = () => {}) {
       high = Math.min(high, far);
       if (chart.log) return uPlot.rangeLog(Math.max(low, 1e-300), Math.max(high, 1e-300), 10, false);
       if (low === high) return low === 0 ? [-1, 1] : [low - Math.abs(low) / 10, high + Math.abs(high) / 10];
+      // The load of a machine is read against none at all.
+      if (chart.panel.small && low >= 0 && low < high * 0.7) return [0, high * 1.08];
       const margin = (high - low) * 0.06;
       return [low - margin, high + margin];
     };
@@ -167,7 +170,7 @@ function headwayCharts(data, looked = () => {}) {
     if (chosen.smooth) lines.push(...panel.series.map((series, at) => line(series, at, { label: series.label + " (smoothed)", width: 1.8, points: { show: false } })));
     chart.paint = paint;
     chart.plot = new uPlot({
-      width, height: HEIGHT,
+      width, height: panel.small ? SMALL : HEIGHT,
       legend: { show: false },
       padding: [NONFINITE_EDGE + 5, 12, 0, 0],
       cursor: { y: false, sync: { key: "steps" }, drag: { x: true, y: false }, points: { size: 7 } },
@@ -177,7 +180,7 @@ function headwayCharts(data, looked = () => {}) {
       },
       axes: [
         { ...axis, space: 90, size: 28, gap: 4, values: (plot, splits) => splits.map(sayX), ...(chosen.axis === "time" ? { incrs: headwayTools.SECONDS } : {}) },
-        { ...axis, size: 72, ...upright, values: (plot, splits) => splits.map((y) => y == null ? "" : say(y, panel.bytes, 3)) },
+        { ...axis, size: 72, ...upright, values: (plot, splits) => splits.map((y) => y == null ? "" : say(y, panel.bytes, 3) + (panel.bytes ? panel.unit : "")), ...(panel.small ? { space: 24 } : {}) },
       ],
       series: [{}, ...lines],
       hooks: {
@@ -308,6 +311,8 @@ function headwayCharts(data, looked = () => {}) {
 
   // -- the cursor -----------------------------------------------------------------------------------
 
+  const sayIn = (panel, value) => say(value, panel.bytes) + (panel.unit ? (panel.bytes ? "" : " ") + panel.unit : "");
+
   function readOut(plot, chart) {
     const left = plot.cursor.left;
     const away = left == null || left < 0;
@@ -322,9 +327,9 @@ function headwayCharts(data, looked = () => {}) {
         if (gap) {
           value = SHORT[gap[0]] + (gap[3] > 1 ? " ×" + gap[3] : "");
         } else if (near >= 0) {
-          value = say(series.y[near], chart.panel.bytes);
+          value = sayIn(chart.panel, series.y[near]);
           const soft = chosen.smooth && chart.smoothed[at];
-          if (soft && soft[0].length) value += " (smoothed " + say(soft[1][nearest(soft[0], u)], chart.panel.bytes) + ")";
+          if (soft && soft[0].length) value += " (smoothed " + sayIn(chart.panel, soft[1][nearest(soft[0], u)]) + ")";
         }
         words.push(series.label + " " + value);
       }
@@ -412,7 +417,7 @@ function headwayCharts(data, looked = () => {}) {
 
   // Whether a chart is logarithmic: as chosen, or as its numbers ask for while all of them are seen.
   function scaleOf(chart) {
-    const can = positive(chart.panel) && !chart.panel.bytes;
+    const can = positive(chart.panel) && !chart.panel.bytes && !chart.panel.small;
     if (chosen.log.has(chart.panel.id)) chart.log = can && chosen.log.get(chart.panel.id);
     else if (showsAll()) chart.log = can && headwayTools.wantsLog(chart.panel);
     else chart.log = can && chart.log;
