@@ -52,7 +52,7 @@ LOOKS = {
         "on_a_phone",
         "accessible",
     ),
-    "busy": ("machine_drawn", "on_a_phone", "accessible"),
+    "busy": ("machine_drawn", "layers_switched", "on_a_phone", "accessible"),
     "well": ("quiet", "accessible"),
     "hostile": ("quiet", "inert", "accessible", "on_a_phone"),
     "only_loss": ("only_a_loss", "accessible"),

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 import headway
-from headway.core.records import Column, EventRecord, Header, Record, StepRecord
+from headway.core.records import (
+    Column,
+    EventRecord,
+    Header,
+    Record,
+    SetupRecord,
+    StepRecord,
+)
 from headway.core.signals import Signal
 from headway.engine import Engine
 from headway.report import Report
@@ -195,7 +202,7 @@ def nothing(folder: Path) -> Report:
 
 
 BUSY_NAMES = ["embed.weight", *(f"blocks.{at}.fc.weight" for at in range(5)), "head.weight"]
-BUSY_TYPES = {"embed": "Embedding", **{f"blocks.{at}.fc": "Linear" for at in range(5)}}
+BUSY_TYPES = ["Embedding", *["Linear"] * 6]
 BUSY_BAD, BUSY_DRIFT = 700, 620
 """The step with the NaN, and the one from which a layer's gradient grows."""
 
@@ -208,7 +215,9 @@ def busy_records() -> list[Record]:
         *("process_cpu_cores", "host_cpu_cores", "disk_read_bytes_per_s"),
         *("param/grad_norm", "param/update_ratio", "param/weight_norm"),
     )
-    stream: list[Record] = [_header(BUSY_NAMES, signals, {"layer_types": BUSY_TYPES})]
+    named = {"names": BUSY_NAMES, "types": BUSY_TYPES}
+    stream: list[Record] = [_header(BUSY_NAMES, signals, {})]
+    stream.append(SetupRecord(0, 0, "parameters", named))
     for step in range(800):
         bad = step == BUSY_BAD
         wave = math.sin(step * 1.7)

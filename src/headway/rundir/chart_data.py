@@ -14,6 +14,7 @@ import numpy as np
 
 from headway.core.ending_facts import END
 from headway.core.incident_events import INCIDENT, TRACED
+from headway.core.model_facts import ParameterFacts
 from headway.core.records import EventRecord, Header, Record, SetupRecord, StepRecord
 from headway.core.signals import GPU_SIGNALS, HOST_SIGNALS, family
 from headway.rundir.derived_series import derive_columns, derive_values
@@ -29,7 +30,9 @@ MAX_MARKS = 400
 MAX_INCIDENTS = 20
 MANY_TENSORS = 1024
 """A heat map of more tensors keeps no more cells than are drawn."""
-MAPS = ("param/grad_norm", "param/update_ratio")
+MAPS = ("param/grad_norm", "param/update_ratio", "param/weight_norm")
+NONFINITE_SHARE = "param/nonfinite_share"
+"""The share of the measurements in a cell whose gradient norm is not finite."""
 CHARTED_SIGNALS = (
     "loss",
     "grad_norm",
@@ -71,6 +74,8 @@ class ChartData:
 
     series: dict[str, Downsampler] = field(default_factory=dict)
     maps: dict[str, HeatMap] = field(default_factory=dict)
+    layer_types: dict[str, str] = field(default_factory=dict)
+    """The class of the module that has a parameter, by the parameter's name."""
     marks: list[ChartMark] = field(default_factory=list)
     marks_left_out: int = 0
     incidents: list[EventRecord] = field(default_factory=list)
@@ -133,6 +138,9 @@ class ChartBuilder:
             self._event(record)
         elif isinstance(record, SetupRecord) and record.topic in SETUPS:
             self._data.facts.setdefault(record.topic, dict(record.facts))
+        elif isinstance(record, SetupRecord) and record.topic == ParameterFacts.topic:
+            facts = ParameterFacts.of(record)
+            self._data.layer_types |= zip(facts.names, facts.types, strict=False)
 
     @property
     def axis(self) -> Timeline:
@@ -221,7 +229,9 @@ class ChartBuilder:
         data.marks_left_out = self._marks - len(data.marks)
         data.jumps, data.end = self._timeline.jumps, self._timeline.end
         data.series_left_out = len(self._refused)
-        pictures = {name: sampler.picture() for name, sampler in self._maps.items()}
+        pictures = {name: self._maps[name].picture() for name in MAPS if name in self._maps}
+        if MAPS[0] in self._maps:
+            pictures[NONFINITE_SHARE] = self._maps[MAPS[0]].nonfinite_shares()
         data.maps = {name: drawn for name, drawn in pictures.items() if drawn is not None}
         return data
 

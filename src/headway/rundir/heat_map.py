@@ -1,8 +1,12 @@
 """Heat maps, layer × step, in bounded memory.
 
 A cell covers a power of two of steps; a row is a tensor, or several in a model with thousands. A
-cell keeps its largest value and whether any is non-finite, so that one bad tensor at one step is
-visible in a run of a million.
+cell keeps its largest value and how many of its values are non-finite, so that one bad tensor at
+one step is visible in a run of a million.
+
+Layers are not measured at every step, and large models are measured in rotation, so many cells have
+no value. `measured_columns` turns the cells into the columns that are drawn: each covers the steps
+from one measurement to the next.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.rundir.downsample import Floats
+from headway.rundir.downsample import Floats, Ints
 
 CELLS = 256
 """Maximum number of cells along the steps."""
@@ -54,7 +58,9 @@ class HeatSampler:
         """The row of each position on the axis; −1 for none."""
         self._largest: NDArray[np.float64] = np.full((0, cells), -1.0)
         """−1 for no value yet."""
-        self._bad: NDArray[np.bool_] = np.zeros((0, cells), bool)
+        self._bad: NDArray[np.int32] = np.zeros((0, cells), np.int32)
+        self._seen: NDArray[np.int32] = np.zeros((0, cells), np.int32)
+        """Values that are not finite, and all of them."""
         self._origin: int | None = None
         self._end = 0
         self._left_out: set[str] = set()
@@ -75,7 +81,9 @@ class HeatSampler:
         more = len(self._rows) - len(self._largest)
         if more > 0:
             self._largest = np.vstack([self._largest, np.full((more, self._cells), -1.0)])
-            self._bad = np.vstack([self._bad, np.zeros((more, self._cells), bool)])
+            none = np.zeros((more, self._cells), np.int32)
+            self._bad = np.vstack([self._bad, none])
+            self._seen = np.vstack([self._seen, none])
 
     def add(self, x: int, values: Sequence[float] | Floats, index: Sequence[int] | None) -> None:
         """Add the values of one step, for all positions or those in `index`."""
@@ -116,11 +124,13 @@ class HeatSampler:
         cells = np.asarray([self._cell(x) for x, _ in waiting])
         starts = np.flatnonzero(np.r_[True, np.diff(cells) != 0])
         finite = np.isfinite(table)
-        bad = np.logical_or.reduceat(~finite, starts, axis=0)
+        bad = np.add.reduceat(~finite, starts, axis=0, dtype=np.int32)
+        steps = np.diff(np.r_[starts, len(cells)])
         largest = np.maximum.reduceat(np.where(finite, table, -1.0), starts, axis=0)
         for number, cell in enumerate(cells[starts].tolist()):
             # One row may stand for several positions.
-            np.logical_or.at(self._bad, (rows, cell), bad[number])
+            np.add.at(self._bad, (rows, cell), bad[number])
+            np.add.at(self._seen, (rows, cell), steps[number])
             np.maximum.at(self._largest, (rows, cell), largest[number])
 
     def picture(self, rows: int = MAX_HEAT_ROWS) -> HeatMap | None:
@@ -128,17 +138,36 @@ class HeatSampler:
         self._fold()
         if self._origin is None:
             return None
-        cells = (self._end - self._origin) // self._width + 1
-        size = max(-(-len(self._rows) // rows), 1)
-        starts = np.arange(0, len(self._rows), size)
+        starts, cells = self._groups(rows)
         largest = np.maximum.reduceat(self._largest[:, :cells], starts, axis=0)
-        bad = np.logical_or.reduceat(self._bad[:, :cells], starts, axis=0)
+        bad = np.add.reduceat(self._bad[:, :cells], starts, axis=0)
+        return self._map(starts, _encode_cells(largest, bad > 0))
+
+    def nonfinite_shares(self, rows: int = MAX_HEAT_ROWS) -> HeatMap | None:
+        """The share of non-finite values in each cell; None if all are finite."""
+        self._fold()
+        if self._origin is None or not self._bad.any():
+            return None
+        starts, cells = self._groups(rows)
+        seen = self._seen[:, :cells]
+        shares = np.where(seen > 0, self._bad[:, :cells] / np.maximum(seen, 1), -1.0)
+        shares = np.maximum.reduceat(shares, starts, axis=0)
+        return self._map(starts, _encode_cells(shares, np.zeros(shares.shape, bool)))
+
+    def _groups(self, rows: int) -> tuple[NDArray[np.int64], int]:
+        """The first tensor of each row, and the number of cells."""
+        size = max(-(-len(self._rows) // rows), 1)
+        cells = (self._end - (self._origin or 0)) // self._width + 1
+        return np.arange(0, len(self._rows), size), cells
+
+    def _map(self, starts: NDArray[np.int64], codes: NDArray[np.int16]) -> HeatMap:
         names = list(self._rows)
+        ends = [*starts[1:].tolist(), len(names)]
         return HeatMap(
-            rows=[_name_row(names[start : start + size]) for start in starts.tolist()],
-            start=self._origin,
+            rows=[_name_row(names[a:b]) for a, b in zip(starts.tolist(), ends, strict=True)],
+            start=self._origin or 0,
             width=self._width,
-            codes=_encode_cells(largest, bad),
+            codes=codes,
             left_out=len(self._left_out),
         )
 
@@ -154,9 +183,12 @@ class HeatSampler:
         """Double the width of the cells."""
         self._width *= 2
         half = -(-self._cells // 2)
-        for pairs, empty in ((self._largest, -1.0), (self._bad, False)):
-            folded = np.maximum.reduceat(pairs, np.arange(0, self._cells, 2), axis=1)
-            pairs[:, :half] = folded
+        for pairs, fold, empty in (
+            (self._largest, np.maximum, -1.0),
+            (self._bad, np.add, 0),
+            (self._seen, np.add, 0),
+        ):
+            pairs[:, :half] = fold.reduceat(pairs, np.arange(0, self._cells, 2), axis=1)
             pairs[:, half:] = empty
 
 
@@ -185,3 +217,45 @@ def cut_heat_map(picture: HeatMap, begin: int, end: int) -> HeatMap | None:
         codes = np.maximum.reduceat(codes, np.arange(0, codes.shape[1], size), axis=1)
         width *= size
     return replace(picture, start=start, width=width, codes=codes)
+
+
+FULL_ROW = 0.9
+"""Share of the columns in which the typical row must have a value."""
+
+
+@dataclass(frozen=True)
+class MeasuredColumns:
+    """The columns of a heat map that have values."""
+
+    starts: Ints
+    ends: Ints
+    """The first and the last x of the measurements in each column."""
+    codes: NDArray[np.int16]
+
+
+def measured_columns(picture: HeatMap) -> MeasuredColumns:
+    """The columns of a heat map, each with a measurement; it is drawn until the next one begins.
+
+    Where the tensors take turns, neighbouring columns are merged until most rows have a value in
+    each; the worst value of a row is kept.
+    """
+    codes = picture.codes
+    measured = np.flatnonzero((codes != ABSENT).any(axis=0))
+    starts, codes = picture.start + measured * picture.width, codes[:, measured]
+    ends = starts + picture.width - 1
+    while codes.shape[1] > 1 and _typical_fill(codes) < FULL_ROW:
+        pairs = np.arange(0, codes.shape[1], 2)
+        starts, ends = starts[pairs], np.maximum.reduceat(ends, pairs)
+        codes = np.maximum.reduceat(codes, pairs, axis=1)
+    return MeasuredColumns(starts, ends, codes)
+
+
+def _typical_fill(codes: NDArray[np.int16]) -> float:
+    """The share of columns with a value in the median row, between its first and its last."""
+    known = codes != ABSENT
+    known = known[known.any(axis=1)]
+    if not len(known):
+        return 1.0
+    first = known.argmax(axis=1)
+    last = known.shape[1] - 1 - known[:, ::-1].argmax(axis=1)
+    return float(np.median(known.sum(axis=1) / (last - first + 1)))

@@ -253,7 +253,9 @@ class WebApp:
 
         def work() -> dict[str, Any]:
             with run.lock:
-                return {"maps": page_data.layer_data(run.charts(low, high, points))}
+                report = run.report()
+                causes = report.causes if report is not None and low is None else ()
+                return page_data.layer_data(run.charts(low, high, points), causes)
 
         return await _json(work)
 

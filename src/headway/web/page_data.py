@@ -13,7 +13,7 @@ from headway.core.findings import Finding
 from headway.core.incident_events import incident_concerns, read_incident
 from headway.core.records import EventRecord
 from headway.output.display_text import clean
-from headway.output.html import chart_json, markup
+from headway.output.html import chart_json, layer_json, markup
 from headway.output.html.incident_sections import OPERAND_COLUMNS, operand_row
 from headway.output.incident_view import (
     INCIDENT_EVIDENCE,
@@ -232,15 +232,11 @@ def timeline_data(
     }
 
 
-def layer_data(data: ChartData | None) -> list[dict[str, Any]]:
-    """The layer × step heat maps, each with a description."""
+def layer_data(data: ChartData | None, causes: Sequence[CauseView]) -> dict[str, Any]:
+    """The layer × step heat maps, each with a description, and the layers that changed first."""
     if data is None:
-        return []
-    texts = [chart_json.describe_heat_map(data, name) for name in data.maps]
-    return [
-        {**drawn, "says": clip_text(text)}
-        for drawn, text in zip(chart_json.heat_maps(data), texts, strict=True)
-    ]
+        return {"maps": [], "changes": []}
+    return {"maps": layer_json.heat_maps(data), "changes": layer_json.first_changes(causes, data)}
 
 
 def comparison_data(drawn: Sequence[tuple[AnyRun, ChartData]]) -> dict[str, Any]:

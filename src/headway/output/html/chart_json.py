@@ -6,12 +6,9 @@ text is cleaned here; the script inserts it as text and never as markup.
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any
-
-import numpy as np
 
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import say, say_bytes
@@ -20,7 +17,6 @@ from headway.output.display_text import clean
 from headway.output.view import CauseView
 from headway.rundir.chart_data import ChartData
 from headway.rundir.downsample import Downsampler, Floats
-from headway.rundir.heat_map import ABSENT, BAD, ZERO, HeatMap
 
 MAX_FLAGS = 500
 """Maximum number of findings marked in the charts."""
@@ -39,12 +35,12 @@ SYSTEM_PANELS = (
     ("tokens", "Tokens per second", ("tokens_per_s",)),
     ("loading", "Waiting for data", ("loader_share",)),
     ("gpu", "GPU in use", ("gpu_busy_share",)),
-    ("gpu-memory", "GPU memory, all processes", ("gpu_memory_used_bytes",)),
+    ("gpu-memory", "GPU memory in use", ("gpu_memory_used_bytes",)),
     ("gpu-power", "GPU power", ("gpu_power_w",)),
     ("gpu-temperature", "GPU temperature", ("gpu_temperature_c",)),
     ("gpu-clock", "GPU clock", ("gpu_clock_mhz",)),
     ("cpu", "CPU cores in use", ("process_cpu_cores", "host_cpu_cores")),
-    ("host-memory", "Host memory, all processes", ("host_memory_used_bytes",)),
+    ("host-memory", "Host memory in use", ("host_memory_used_bytes",)),
     ("disk", "Disk", ("disk_read_bytes_per_s", "disk_write_bytes_per_s")),
     ("network", "Network", ("network_read_bytes_per_s", "network_write_bytes_per_s")),
 )
@@ -226,67 +222,6 @@ def _short(kind: str) -> str:
     return {"Infinity": "Inf", "-Infinity": "-Inf"}.get(kind, kind)
 
 
-MAP_TITLES = {
-    "param/grad_norm": "Gradient norm of each tensor",
-    "param/update_ratio": "Update of each tensor, relative to its weights",
-}
-
-
-def heat_maps(data: ChartData) -> list[dict[str, Any]]:
-    """The layer × step heat maps."""
-    return [
-        {
-            "id": name.replace("/", "-"),
-            "title": MAP_TITLES[name],
-            "rows": [clean(row)[:LONGEST_NAME] for row in picture.rows],
-            "cells": int(picture.codes.shape[1]),
-            "start": picture.start,
-            "width": picture.width,
-            "hold": _cells_per_value(picture),
-            "codes": base64.b64encode(picture.codes.astype("<i2").tobytes()).decode("ascii"),
-        }
-        for name, picture in data.maps.items()
-    ]
-
-
-def _cells_per_value(picture: HeatMap) -> int:
-    """Cells between two measurements: layers are measured about every tenth step."""
-    measured = np.flatnonzero((picture.codes != ABSENT).any(axis=0))
-    return int(np.median(np.diff(measured))) if len(measured) > 1 else 1
-
-
-def describe_heat_map(data: ChartData, name: str) -> str:
-    """A text description of a heat map."""
-    picture = data.maps[name]
-    parts = []
-    codes = picture.codes.astype(np.int64)
-    known = (codes != ABSENT) & (codes != BAD) & (codes != ZERO)
-    if known.any():
-        row, cell = divmod(int(np.where(known, codes, ABSENT).argmax()), codes.shape[1])
-        parts.append(
-            f"Largest: about {say(10 ** (codes[row, cell] / 100))} in {picture.rows[row]}, "
-            f"{_describe_cell(picture, cell, data)}"
-        )
-    bad = codes == BAD
-    if bad.any():
-        cell = int(np.flatnonzero(bad.any(axis=0))[0])
-        row = int(np.flatnonzero(bad[:, cell])[0])
-        parts.append(
-            f"Non-finite in {int(bad.any(axis=1).sum())} of {len(picture.rows)} rows, first "
-            f"{_describe_cell(picture, cell, data)} in {picture.rows[row]}"
-        )
-    if picture.left_out:
-        parts.append(f"At least {picture.left_out} more tensors are not shown")
-    return ". ".join(parts)
-
-
-def _describe_cell(picture: HeatMap, cell: int, data: ChartData) -> str:
-    first = picture.start + cell * picture.width
-    last = min(first + picture.width - 1, data.end)
-    step = step_at(data, first)
-    return f"step {step}" if last <= first else f"steps {step} to {step_at(data, last)}"
-
-
 def step_at(data: ChartData, x: int) -> int:
     """The step at an x."""
     offset = 0
@@ -324,23 +259,6 @@ def finding_key(finding: Finding) -> str:
     """Names a finding on a page, also while the run grows."""
     text = f"{finding.code}.{finding.segment}.{finding.seq}.{finding.subject}"
     return clean(text)[:LONGEST_NAME]
-
-
-def chart_document(causes: Sequence[CauseView], data: ChartData) -> dict[str, Any]:
-    """All data that the page's script needs."""
-    held_x, _ = data.held.points()
-    return {
-        "end": data.end,
-        "jumps": [[jump.x, jump.offset] for jump in data.jumps],
-        "panels": panels(data),
-        "components": components(data),
-        "system": system_panels(data),
-        "maps": heat_maps(data),
-        "flags": flags(causes, data),
-        "clocks": clocks(data),
-        "marks": [[mark.x, clean(mark.kind), clean(mark.label)] for mark in data.marks],
-        "held": held_x.tolist(),
-    }
 
 
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}

@@ -4,7 +4,7 @@ import { open, show, start } from "./findings.js";
 
 const id = location.pathname.split("/").pop();
 const at = "/api/runs/" + encodeURIComponent(id);
-let summary = null, headline = "", length = "", drawing = null, charts = null, maps = [], view = null, extent = null, reportVersion = null, opened = false;
+let summary = null, headline = "", length = "", drawing = null, charts = null, maps = [], changes = [], view = null, extent = null, reportVersion = null, opened = false;
 
 // -- at a glance ----------------------------------------------------------------------------------
 
@@ -112,6 +112,7 @@ const loadMaps = paced(async () => {
   const next = await fetchJson(at + "/layers" + range());
   if (wanted !== view) { loadMaps(); return; }
   maps = next.maps;
+  if (!wanted) changes = next.changes; // of a part of the run, nobody knows what came before
   draw();
 }, 4000);
 
@@ -125,23 +126,19 @@ function draw() {
     else known.closest("figure").querySelector(".says").textContent = panel.says;
   }
   byId("layers").hidden = !maps.length;
-  for (const map of maps) {
-    const known = document.querySelector(`.heat[data-map="${map.id}"]`);
-    if (known) {
-      known.closest("figure").querySelector(".says").textContent = map.says;
-    } else {
-      const holder = element("div", "heat");
-      holder.dataset.map = map.id;
-      byId("maps").append(element("figure", "", element("figcaption", "", element("h3", "", map.title)), holder, element("p", "says", map.says)));
-    }
+  if (maps.length && !byId("maps").children.length) {
+    const says = element("p", "says");
+    byId("maps").append(element("figure", "", element("figcaption", "", element("h3", "")), element("div", "heat"), says));
   }
+  byId("changes").hidden = !changes.length;
+  byId("changes").replaceChildren(...changes.map((change) => element("li", "", change.text)));
   byId("missing").hidden = false;
   byId("missing").textContent = !panels.length
     ? drawing.drawn < 0.999 ? "Charts appear once the first steps are read." : "No steps to draw yet."
     : drawing.missing.length ? `Not in this source: ${drawing.missing.join(", ")}.` : "";
   events();
   if (!panels.length && !maps.length) return;
-  const data = { ...drawing, maps };
+  const data = { ...drawing, maps, changes };
   // A part of the run does not contain its ends, so they are remembered.
   if (view && extent) data.extent = { min: extent.min, max: Math.max(extent.max, drawing.end) };
   if (!charts) charts = window.headwayCharts(data, looked);

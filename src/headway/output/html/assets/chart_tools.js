@@ -227,5 +227,5 @@ const headwayTools = (() => {
     return new XMLSerializer().serializeToString(root);
   }
 
-  return { say, sayCount, sayTime, element, button, SECONDS, nearest, along, logGrid, smooth, steadyRange, wantsLog, save, csv, png, svg };
+  return { say, sayCount, sayTime, element, button, SECONDS, below, nearest, along, logGrid, smooth, steadyRange, wantsLog, save, csv, png, svg };
 })();

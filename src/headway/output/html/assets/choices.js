@@ -21,6 +21,7 @@ function headwayChoices(page) {
     if (log.length) said.set("log", log.join(","));
     if (linear.length) said.set("linear", linear.join(","));
     for (const name of chosen.pins) said.append("tensor", name);
+    if (chosen.layers) said.set("layers", chosen.layers);
     return said.toString();
   }
 
@@ -44,6 +45,7 @@ function headwayChoices(page) {
     for (const id of list(said.get("log"))) chosen.log.set(id, true);
     for (const id of list(said.get("linear"))) chosen.log.set(id, false);
     chosen.pins = said.getAll("tensor").slice(0, 6);
+    chosen.layers = said.get("layers") || "";
     const [from, to] = (said.get("zoom") || "").split(":").map(Number);
     return isFinite(from) && isFinite(to) && to > from ? [from, to] : null;
   }

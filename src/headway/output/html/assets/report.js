@@ -15,7 +15,7 @@ function headwayCharts(data, looked = () => {}) {
   // -- the axis: x only rises, and stands for a step ----------------------------------------------
 
   // What the reader chose. It is kept in the address, so that a link shows the same.
-  const chosen = { axis: "step", smooth: 0, log: new Map(), all: new Set(), pins: [] };
+  const chosen = { axis: "step", smooth: 0, log: new Map(), all: new Set(), pins: [], layers: "" };
 
   function stepAt(x) {
     let offset = 0;
@@ -87,7 +87,7 @@ function headwayCharts(data, looked = () => {}) {
           for (const gap of series.gaps) { see(gap[1], series); see(gap[2], series); }
         }
       }
-      for (const map of data.maps) see(map.start);
+      for (const map of data.maps) see(map.starts[0]);
     }
     if (low > high) { low = 0; high = 1; }
     return low === high ? { min: low - 1, max: high + 1 } : { min: low, max: high };
@@ -180,7 +180,7 @@ function headwayCharts(data, looked = () => {}) {
       },
       axes: [
         { ...axis, space: 90, size: 28, gap: 4, values: (plot, splits) => splits.map(sayX), ...(chosen.axis === "time" ? { incrs: headwayTools.SECONDS } : {}) },
-        { ...axis, size: 72, ...upright, values: (plot, splits) => splits.map((y) => y == null ? "" : say(y, panel.bytes, 3) + (panel.bytes ? panel.unit : "")), ...(panel.small ? { space: 24 } : {}) },
+        { ...axis, size: 72, ...upright, values: (plot, splits) => splits.map((y) => y == null ? "" : say(y, panel.bytes, panel.small ? 2 : 3)), ...(panel.small ? { space: 24 } : {}) },
       ],
       series: [{}, ...lines],
       hooks: {
@@ -552,7 +552,7 @@ function headwayCharts(data, looked = () => {}) {
   const heat = headwayHeat({
     data: () => data, view: () => view, toAxis, fromAxis, stepAt, tick, colours,
     point: (u) => { if (charts.length) point(u, charts[0]); },
-    pin: (row) => tools.pin(row),
+    pin: (row) => tools.pin(row), chosen, changed: () => keepAddress(),
   });
 
   function redraw() {
