@@ -126,6 +126,8 @@ STATIC = {
     "list.js": (OURS, "static", "text/javascript"),
     "run.js": (OURS, "static", "text/javascript"),
     "findings.js": (OURS, "static", "text/javascript"),
+    "groups.js": (OURS, "static", "text/javascript"),
+    "notify.js": (OURS, "static", "text/javascript"),
     "compare.js": (OURS, "static", "text/javascript"),
     "serve.css": (OURS, "static", "text/css"),
     "icon.svg": (OURS, "static", "image/svg+xml"),

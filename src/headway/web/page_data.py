@@ -251,6 +251,7 @@ def comparison_data(drawn: Sequence[tuple[AnyRun, ChartData]]) -> dict[str, Any]
                 if len(panel["series"]) > 1:
                     label = f"{label}: {series['label']}"
                 look = {"label": label, "colour": colour, "dashed": number > 0}
+                look["part"] = series["label"]
                 shared["series"].append({**series, **look})
     return {
         "end": max((data.end for _, data in drawn), default=0),

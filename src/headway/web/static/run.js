@@ -1,6 +1,7 @@
 // One run: findings and charts, updated while it trains.
 import { age, byId, counts, element, facts, fetchJson, figure, folded, listen, number, paced, pointsWanted, prose, table } from "./common.js";
 import { open, show, start } from "./findings.js";
+import { remember, tell } from "./notify.js";
 
 const id = location.pathname.split("/").pop();
 const at = "/api/runs/" + encodeURIComponent(id);
@@ -52,6 +53,7 @@ const loadDetails = paced(async () => {
     if (error.status === 404) gone();
     throw error;
   }
+  if (!summary) remember([details.summary]);
   summary = details.summary;
   byId("subject").textContent = summary.name;
   document.title = "headway: " + summary.name;
@@ -94,9 +96,15 @@ function coverage({ coverage: covered }) {
 
 // -- charts ---------------------------------------------------------------------------------------
 
+// The visible part, or the end of the run if that is followed: a little more than is there by now.
+function part() {
+  const width = charts ? charts.follows() : 0;
+  return width && drawing ? { min: drawing.end - width, max: drawing.end + 10 * width } : view;
+}
+
 function range() {
-  const part = view ? `from=${Math.max(Math.floor(view.min), 0)}&to=${Math.ceil(view.max)}&` : "";
-  return `?${part}points=${pointsWanted()}`;
+  const view = part(), said = view ? `from=${Math.max(Math.floor(view.min), 0)}&to=${Math.ceil(view.max)}&` : "";
+  return `?${said}points=${pointsWanted()}`;
 }
 
 const loadCharts = paced(async () => {
@@ -141,7 +149,7 @@ function draw() {
   const data = { ...drawing, maps, changes };
   // A part of the run does not contain its ends, so they are remembered.
   if (view && extent) data.extent = { min: extent.min, max: Math.max(extent.max, drawing.end) };
-  if (!charts) charts = window.headwayCharts(data, looked);
+  if (!charts) charts = window.headwayCharts(data, looked, true);
   else charts.update(data);
   if (!view) extent = ends(panels);
   glance();
@@ -197,12 +205,13 @@ listen({
     if (lost.includes(id)) gone();
     const mine = runs.find((run) => run.id === id);
     if (!mine) return;
+    tell([mine]);
     const before = summary;
     summary = mine;
     glance();
     // New steps do not change the part that is visible.
     if (!before || mine.version !== before.version) {
-      if (!view) { loadCharts(); loadMaps(); }
+      if (!view || charts.follows()) { loadCharts(); loadMaps(); }
     }
     if (reportVersion !== mine.report_version) { reportVersion = mine.report_version; loadDetails(); }
   },
