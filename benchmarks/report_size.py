@@ -36,7 +36,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from array import array
+from bisect import bisect_right
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,11 @@ MOST_BYTES = 10_000_000
 MOST_FIRST_PICTURE = 1.0
 MOST_USABLE = 2.0
 MOST_TO_PARSE = 4.0
-BAD = 32767
+FIRST_LEVEL, BAD_LEVEL = 3, 2
+
+
+MACHINE = ("process_cpu_cores", "host_memory_used_bytes", "gpu_busy_share", "gpu_power_w")
+"""Some of the signals about the machine; they come with the looks at the layers."""
 
 
 def make_run(folder: Path, steps: int, tensors: int, every: int) -> tuple[int, int]:
@@ -55,8 +59,9 @@ def make_run(folder: Path, steps: int, tensors: int, every: int) -> tuple[int, i
     nan_at, spike_at = steps * 3 // 7, steps * 5 // 7
     spike_at -= spike_at % every
     names = [f"layers.{number}.weight" for number in range(tensors)]
-    plain: dict[str, Any] = {name: {} for name in ("loss", "grad_norm", "lr")}
-    columns = {name: {"every": every} for name in ("param/grad_norm", "param/update_ratio")}
+    plain: dict[str, Any] = {name: {} for name in ("loss", "grad_norm", "lr", *MACHINE)}
+    layers = ("param/grad_norm", "param/update_ratio", "param/weight_norm")
+    columns = {name: {"every": every} for name in layers}
     header = {
         "kind": "header",
         "schema": 1,
@@ -83,12 +88,16 @@ def make_run(folder: Path, steps: int, tensors: int, every: int) -> tuple[int, i
             said = f'"{loss}"' if isinstance(loss, str) else loss
             line = (
                 f'{{"seg":0,"seq":{step + 1},"step":{step},'
-                f'"v":{{"loss":{said},"grad_norm":{norm},"lr":0.0003}}'
+                f'"v":{{"loss":{said},"grad_norm":{norm},"lr":0.0003'
             )
             if step % every == 0:
                 ours = norms[step // every % 8]
                 grads = f"4000.0{ours[ours.index(',') :]}" if step == spike_at else ours
-                line += f',"c":{{"param/grad_norm":[{grads}],"param/update_ratio":[{ours}]}}'
+                line += "," + ",".join(f'"{name}":{1e9 * (1 + wave):.6g}' for name in MACHINE) + "}"
+                rest = ",".join(f'"{name}":[{ours}]' for name in layers[1:])
+                line += f',"c":{{"param/grad_norm":[{grads}],{rest}}}'
+            else:
+                line += "}"
             file.write(line + "}\n")
     return nan_at, spike_at
 
@@ -104,9 +113,10 @@ def seen(page: str, nan_at: int, spike_at: int) -> tuple[bool, bool, bool]:
     norms = panels["gradients"]["series"][0]
     spike_seen = (spike_at, 4000.0) in zip(norms["x"], norms["y"], strict=True)
     heat = next(item for item in data["maps"] if item["id"] == "param-grad_norm")
-    codes = array("h", base64.b64decode(heat["codes"]))
-    cell = codes[(spike_at - heat["start"]) // heat["width"]]
-    return nan_seen, spike_seen, cell == 360 and BAD not in codes
+    codes = base64.b64decode(heat["codes"])
+    level = codes[bisect_right(heat["starts"], spike_at) - 1]
+    value = heat["lows"][0] + (level - FIRST_LEVEL) * heat["sizes"][0]
+    return nan_seen, spike_seen, abs(value - 360) < 1 and BAD_LEVEL not in codes
 
 
 _PARSE = """
@@ -123,7 +133,7 @@ told = {"codes": [[item.code, item.step] for item in report.findings][:5], "note
 _LIVE = """
 from headway.rundir.live_charts import LiveCharts
 from headway.rundir.run_reader import RunDir
-from headway.output.html.chart_json import chart_document
+from headway.output.html.report_page import chart_document
 
 def measured(first=None, last=None):
     begun, at_work = time.perf_counter(), time.process_time()

@@ -193,6 +193,58 @@ const looks = {
     const drawn = (await fetched("SVG")).toString();
     check(drawn.startsWith("<svg") && /<polyline points="[\d., -]{2000}/.test(drawn), drawn.slice(0, 300));
   },
+  async machine_drawn(page) {
+    const drawn = await page.$$eval("#system .chart", (found) => found.map((item) => item.dataset.panel));
+    equal(drawn, ["samples", "loading", "gpu", "gpu-memory", "gpu-power", "gpu-temperature", "cpu", "disk"]);
+    for (const count of await inks(page, "#system .chart canvas")) check(count > 10, "a chart is blank");
+    // The same axis as the loss: the cursor there reads the machine.
+    await page.focus("[data-panel=loss]");
+    await page.keyboard.press("End");
+    await page.waitForTimeout(60);
+    const read = (panel) => page.textContent(`figure:has([data-panel=${panel}]) .legend`);
+    equal(await read("gpu"), "busy30 %step 799");
+    equal(await read("loading"), "share of the step80 % of a stepstep 799");
+    check((await read("disk")).includes("MiB/s"), await read("disk"));
+    check((await read("gpu-power")).includes("120 W"), await read("gpu-power"));
+    await page.keyboard.press("+");
+    await page.focus("[data-panel=gpu]");
+    await page.keyboard.press("Escape");
+    equal(await shown(page), "The charts show the whole run.");
+  },
+  async layers_switched(page) {
+    equal(await page.textContent("#changes"), "Before step 700, blocks.2.fc.weight (Linear) changed first: from step 628 on its gradient norm rose, by a factor of 158 in the end.");
+    const choice = page.getByRole("group", { name: "What the picture shows" });
+    equal(await choice.getByRole("button").allTextContents(), ["Gradient norm", "Update ÷ weight", "Weight norm", "Non-finite share"]);
+    const read = () => page.textContent("#layers .readout");
+    // From one measurement to the next, and the name of the layer's class beside its own.
+    await page.focus(".heat canvas");
+    await page.keyboard.press("ArrowRight");
+    check(/^embed\.weight \(Embedding\), steps \d+ to \d+: about 0\.\d+$/.test(await read()), await read());
+    for (const name of ["Update ÷ weight", "Weight norm", "Non-finite share"]) {
+      await choice.getByRole("button", { name }).focus();
+      await page.keyboard.press("Enter");
+      equal(await choice.getByRole("button", { name }).getAttribute("aria-pressed"), "true");
+      equal(await page.evaluate(() => document.activeElement.textContent), name);
+      equal(await page.textContent("figure:has(.heat) h3"), name + " of each tensor");
+    }
+    check(page.url().includes("layers=param-nonfinite_share"), page.url());
+    await choice.getByRole("button", { name: "Update ÷ weight" }).click();
+    // Two tensors are measured at a time: a column is wide enough for all of them.
+    const holes = await page.$eval(".heat canvas", (canvas) => {
+      const ratio = devicePixelRatio, left = 260 * ratio, wide = canvas.width - left - 60 * ratio, high = canvas.height - 26 * ratio;
+      const { data } = canvas.getContext("2d").getImageData(left, 0, wide, high);
+      let pale = 0;
+      for (let at = 0; at < data.length; at += 4) if (data[at] > 200 && data[at + 1] > 200 && data[at + 2] > 200) pale += 1;
+      return pale / (data.length / 4);
+    });
+    check(holes < 0.02, `${Math.round(holes * 100)} % of the picture was not measured`);
+    const address = page.url();
+    await page.goto("about:blank");
+    await page.goto(address);
+    equal(await page.textContent("figure:has(.heat) h3"), "Update ÷ weight of each tensor");
+    await page.click(".heat canvas", { position: { x: 60, y: 20 } });
+    equal(await page.textContent("figure:has([data-panel=pin-param-weight_norm]) .legend bdi"), "blocks.0.fc.weight (Linear)");
+  },
   async dark_and_light(page) {
     const backs = [];
     for (const colorScheme of ["light", "dark"]) {

@@ -1,5 +1,5 @@
 // node serve.mjs URL FOLDER PID: looks at the live page with a browser and prints what came of it, as JSON.
-import { cpSync } from "node:fs";
+import { appendFileSync, cpSync } from "node:fs";
 import { launch } from "./browser.mjs";
 import { check, equal, inks, redAbove, sound } from "./looking.mjs";
 
@@ -224,6 +224,84 @@ const looks = {
     const values = await page.$$eval("figure:has([data-panel=loss]) .value", (found) => found.map((item) => item.textContent));
     check(values.length === 2 && values.every((text) => text !== ""), `the cursor reads ${values.join(" and ")}`);
     check(page.url().includes("run=") && page.url().endsWith("#x=time"), page.url());
+    return page;
+  },
+  async mean_and_band() {
+    const page = await open(origin + "/");
+    for (const name of ["seed-0", "seed-1", "seed-2"]) await row(page, name).locator("input").check();
+    await page.click("#compare");
+    await page.waitForFunction(() => document.documentElement.dataset.compared === "3" && Number(document.documentElement.dataset.drawn) > 0);
+    equal(await page.$$eval("#group option", (found) => found.map((item) => item.textContent)), ["none", "all runs together", "tags", "lr"]);
+    await page.selectOption("#group", { label: "lr" });
+    const legend = () => page.$$eval("figure:has([data-panel=loss]) .legend bdi", (found) => found.map((item) => item.textContent).sort());
+    equal(await legend(), ["lr 0.001 (mean of 2 runs)", "lr 0.01 (mean of 1 run)"]);
+    await page.focus("[data-panel=loss]");
+    await page.keyboard.press("Home");
+    await page.waitForTimeout(80);
+    const values = await page.$$eval("figure:has([data-panel=loss]) .value", (found) => found.map((item) => item.textContent).sort());
+    equal(values, ["2 (2 to 2)", "2.25 (2 to 2.5)"]);
+    check((await inks(page, "[data-panel=loss] canvas"))[0] > 20, "no band is drawn");
+    check((await page.textContent("#note")).includes("the band reaches from the lowest run to the highest"), "the band is not explained");
+    equal(await page.isHidden(".tools select"), true, "groups along time:");
+    const address = page.url();
+    await page.goto("about:blank");
+    await page.goto(address);
+    await page.waitForFunction(() => document.querySelectorAll("figure:has([data-panel=loss]) .legend bdi").length === 2);
+    await page.selectOption("#group", "");
+    equal(await legend(), ["seed-0", "seed-1", "seed-2"]);
+    equal(await sound(page), []);
+    return page;
+  },
+  async follows_the_end() {
+    const page = await toRun("training");
+    await page.waitForFunction(() => Number(document.querySelector("[data-panel=loss]").getAttribute("aria-valuemax")) > 60);
+    await page.getByRole("button", { name: "Follow the end" }).focus();
+    await page.keyboard.press("Enter");
+    const shown = () => page.textContent("#status");
+    const [, first, last] = (await shown()).match(/^The charts follow the end: steps (\d+) to (\d+)\.$/).map(Number);
+    const end = async () => {
+      await page.focus("[data-panel=loss]");
+      await page.keyboard.press("Home");
+      const from = Number(await page.getAttribute("[data-panel=loss]", "aria-valuenow"));
+      await page.keyboard.press("End");
+      return [from, Number(await page.getAttribute("[data-panel=loss]", "aria-valuenow"))];
+    };
+    await page.waitForFunction((step) => Number(document.querySelector("[data-panel=loss]").getAttribute("aria-valuemax")) > step + 20, last);
+    await page.waitForTimeout(300);
+    const [from, to] = await end();
+    check(to > last + 15 && from > first && Math.abs((to - from) - (last - first)) <= 12, `steps ${from} to ${to} after ${first} to ${last}`);
+    await page.keyboard.press("Escape");
+    equal(await page.getByRole("button", { name: "Follow the end" }).getAttribute("aria-pressed"), "false");
+    equal(await shown(), "The charts show the whole run.");
+    return page;
+  },
+  async notified() {
+    const page = await context.newPage();
+    page.setDefaultTimeout(20000);
+    await page.addInitScript(() => {
+      window.told = [];
+      window.Notification = class extends EventTarget {
+        static permission = "default";
+        static async requestPermission() { return (this.permission = "granted"); }
+        constructor(title, { body, silent }) { super(); window.told.push([title, body, silent]); }
+      };
+    });
+    await page.goto(origin + "/");
+    await row(page, "seed-2").waitFor();
+    const button = page.getByRole("button", { name: "Notify me" });
+    equal(await button.getAttribute("aria-pressed"), "false");
+    await button.focus();
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => document.getElementById("notify").getAttribute("aria-pressed") === "true");
+    const lines = [50, 51].map((step) => JSON.stringify({ seg: 0, seq: step + 1, step, v: { loss: "NaN", grad_norm: "NaN" } }) + "\n");
+    appendFileSync(`${folder}/runs/seed-2/steps.rank0.jsonl`, lines.join(""));
+    await page.waitForFunction(() => window.told.length > 0);
+    const [title, body, silent] = (await page.evaluate(() => window.told))[0];
+    equal([title, silent], ["seed-2", true]);
+    check(/HD101|HD201/.test(body), body);
+    await button.click();
+    equal(await button.getAttribute("aria-pressed"), "false");
+    equal(await sound(page), []);
     return page;
   },
   async part_by_address() {

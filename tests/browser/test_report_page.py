@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 from support.browser_requirements import missing
-from support.report_runs import hostile_run, nothing, only_a_loss, sick_run, spiked_run, well_run
+from support.report_runs import (
+    busy_run,
+    hostile_run,
+    nothing,
+    only_a_loss,
+    sick_run,
+    spiked_run,
+    well_run,
+)
 
 HERE = Path(__file__).parent
 
@@ -44,6 +52,7 @@ LOOKS = {
         "on_a_phone",
         "accessible",
     ),
+    "busy": ("machine_drawn", "layers_switched", "on_a_phone", "accessible"),
     "well": ("quiet", "accessible"),
     "hostile": ("quiet", "inert", "accessible", "on_a_phone"),
     "only_loss": ("only_a_loss", "accessible"),
@@ -61,6 +70,7 @@ def came(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     makers = {
         "sick": sick_run,
         "spiked": spiked_run,
+        "busy": busy_run,
         "well": well_run,
         "hostile": hostile_run,
         "only_loss": only_a_loss,

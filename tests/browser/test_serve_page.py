@@ -64,6 +64,16 @@ def long_run(folder: Path) -> None:
     write(folder, stream)
 
 
+def seeded_run(folder: Path, lr: float, shift: float) -> None:
+    """Fifty steps; runs of one rate differ by a shift, as those of several seeds do."""
+    described = {"loss": Signal(), "grad_norm": Signal()}
+    stream: list[Record] = [Header("headway", described, {}, {"settings": {"lr": lr}})]
+    for step in range(50):
+        value = 2.0 / (1 + 100 * lr * step) + shift
+        stream.append(StepRecord(0, step + 1, step, {"loss": value, "grad_norm": 1.0}))
+    write(folder, stream)
+
+
 @pytest.fixture(scope="module")
 def came(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What came of every look: an empty text, or what was wrong."""
@@ -77,6 +87,9 @@ def came(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     well_run(runs / "well")
     hostile_run(runs / "<script>window.pwned = 3<" / "x")
     long_run(runs / "long")
+    for number, (lr, shift) in enumerate([(0.001, 0.0), (0.001, 0.5), (0.01, 0.0)]):
+        seeded_run(runs / f"seed-{number}", lr, shift)
+    (runs / "seed-0" / "notes.md").write_text("The first. #slow")
     (folder / "train.py").write_text(TRAINING)
     training = subprocess.Popen(
         [sys.executable, str(folder / "train.py"), str(runs / "trained"), str(runs / "training")],

@@ -79,7 +79,9 @@ QUICK_OUTSIDE = 12
 SPEED_OR_MEMORY = {"HD801", "HD802", "HD804", "HD805"}
 VOLATILE_SIGNALS = {
     *("step_time_s", "samples_per_s", "loader_wait_s", "host_rss_bytes", "graphs_kept"),
-    *("device_allocated_bytes", "tokens_per_s"),
+    *("device_allocated_bytes", "tokens_per_s", "process_cpu_cores", "host_cpu_cores"),
+    *("host_memory_used_bytes", "disk_read_bytes_per_s", "disk_write_bytes_per_s"),
+    *("network_read_bytes_per_s", "network_write_bytes_per_s"),
 }
 VOLATILE_KEYS = {
     *("version", "versions", "headway", "torch", "python", "started", "when", "ended"),

@@ -106,7 +106,11 @@ def test_what_is_said_of_a_sick_run(tmp_path: Path) -> None:
     assert flags["HD201 nonfinite-gradient"]["opens"] == flags["HD101 nonfinite-loss"]["opens"]
     assert flags["HD101 nonfinite-loss"]["opens"] in page.ids("article")
     assert data["marks"] == [[BAD, "action", "skip: non-finite loss or gradient"]]
-    assert [heat["id"] for heat in data["maps"]] == ["param-grad_norm", "param-update_ratio"]
+    assert [heat["id"] for heat in data["maps"]] == [
+        "param-grad_norm",
+        "param-update_ratio",
+        "param-nonfinite_share",
+    ]
     assert "Non-finite in 1 of 12 rows, first step 83 in blocks.1.bias" in page.text
 
 

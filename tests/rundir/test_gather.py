@@ -62,10 +62,14 @@ def test_layers() -> None:
         0,
         1,
         3,
-        columns={"param/grad_norm": Column([1.0, math.inf]), "param/weight_norm": Column([1])},
+        columns={
+            "param/grad_norm": Column([1.0, math.inf]),
+            "param/weight_norm": Column([1]),
+            "param/grad_zero_share": Column([0.5]),
+        },
     )
     data = build_charts([header, step])
-    assert list(data.maps) == ["param/grad_norm"]
+    assert list(data.maps) == ["param/grad_norm", "param/weight_norm", "param/nonfinite_share"]
     assert list(data.maps["param/grad_norm"].rows) == ["a", "b"]
 
 

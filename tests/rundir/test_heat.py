@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import thoroughly
 
-from headway.rundir.downsample import ABSENT, BAD, ZERO, HeatSampler
+from headway.rundir.heat_map import ABSENT, BAD, ZERO, HeatSampler, measured_columns
 
 
 def test_small_values_are_themselves() -> None:
@@ -96,3 +96,38 @@ def test_a_column_that_does_not_fit_does_no_harm() -> None:
     picture = heat.picture()
     assert picture is not None
     assert picture.codes.tolist() == [[0]]
+
+
+def test_columns_begin_at_measurements() -> None:
+    sampler = HeatSampler()
+    sampler.axis(["a", "b"])
+    for x in (0, 10, 20, 21, 30):
+        sampler.add(x, [1.0, 10.0], None)
+    columns = measured_columns(sampler.picture())
+    assert columns.starts.tolist() == columns.ends.tolist() == [0, 10, 20, 21, 30]
+    assert columns.codes.tolist() == [[0] * 5, [100] * 5]
+
+
+def test_tensors_that_take_turns_share_a_column() -> None:
+    sampler = HeatSampler()
+    sampler.axis(["a", "b", "c", "d"])
+    for turn in range(64):
+        sampler.add(10 * turn, [float(turn + 1)], [turn % 4])
+    columns = measured_columns(sampler.picture())
+    assert (columns.codes != ABSENT).all()
+    assert 8 <= columns.codes.shape[1] <= 16
+    assert columns.ends[-1] >= 630
+
+
+def test_the_share_of_values_that_are_not_finite() -> None:
+    sampler = HeatSampler(cells=2)
+    sampler.axis(["a", "b"])
+    for x in range(4):
+        sampler.add(x, [math.nan if x == 1 else 1.0, 1.0], None)
+    shares = sampler.nonfinite_shares()
+    assert shares is not None
+    assert shares.codes.tolist() == [[round(100 * math.log10(0.5)), ZERO], [ZERO, ZERO]]
+    quiet = HeatSampler()
+    quiet.axis(["a"])
+    quiet.add(0, [1.0], None)
+    assert quiet.nonfinite_shares() is None

@@ -15,7 +15,7 @@ from headway.core.codec import to_json
 from headway.core.records import Column, EventRecord, Header, Record, StepRecord
 from headway.rundir import live_charts, run_files
 from headway.rundir.chart_data import ChartData, build_charts
-from headway.rundir.downsample import BAD, CELLS
+from headway.rundir.heat_map import BAD, CELLS
 from headway.rundir.live_charts import LiveCharts, read_charts
 from headway.rundir.run_reader import RunDir
 from headway.rundir.timeline import StepIndex

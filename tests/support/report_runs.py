@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 import headway
-from headway.core.records import Column, EventRecord, Header, Record, StepRecord
+from headway.core.records import (
+    Column,
+    EventRecord,
+    Header,
+    Record,
+    SetupRecord,
+    StepRecord,
+)
 from headway.core.signals import Signal
 from headway.engine import Engine
 from headway.report import Report
@@ -192,3 +199,64 @@ def only_a_loss(folder: Path) -> Report:
 def nothing(folder: Path) -> Report:
     """A report without any run behind it."""
     return Report.from_engine(Engine(), command="check")
+
+
+BUSY_NAMES = ["embed.weight", *(f"blocks.{at}.fc.weight" for at in range(5)), "head.weight"]
+BUSY_TYPES = ["Embedding", *["Linear"] * 6]
+BUSY_BAD, BUSY_DRIFT = 700, 620
+"""The step with the NaN, and the one from which a layer's gradient grows."""
+
+
+def busy_records() -> list[Record]:
+    """Eight hundred steps on a GPU with the load of the machine; one layer grows, then a NaN."""
+    signals = (
+        *("loss", "grad_norm", "step_time_s", "samples_per_s", "loader_wait_s", "incident"),
+        *("gpu_busy_share", "gpu_power_w", "gpu_temperature_c", "gpu_memory_used_bytes"),
+        *("process_cpu_cores", "host_cpu_cores", "disk_read_bytes_per_s"),
+        *("param/grad_norm", "param/update_ratio", "param/weight_norm"),
+    )
+    named = {"names": BUSY_NAMES, "types": BUSY_TYPES}
+    stream: list[Record] = [_header(BUSY_NAMES, signals, {})]
+    stream.append(SetupRecord(0, 0, "parameters", named))
+    for step in range(800):
+        bad = step == BUSY_BAD
+        wave = math.sin(step * 1.7)
+        values = {
+            "loss": math.nan if bad else 2 / (1 + step / 200) + 0.02 * wave,
+            "grad_norm": math.nan if bad else 1.0 + 0.1 * wave,
+            "step_time_s": 0.25,
+            "samples_per_s": 256.0,
+            "loader_wait_s": 0.05 if step < 400 else 0.2,
+        }
+        if step % 4 == 0:
+            values |= {
+                "gpu_busy_share": 0.9 if step < 400 else 0.3,
+                "gpu_power_w": 300.0 if step < 400 else 120.0,
+                "gpu_temperature_c": 61.0 + wave,
+                "gpu_memory_used_bytes": 4e9,
+                "process_cpu_cores": 1.2,
+                "host_cpu_cores": 3.5 + wave,
+                "disk_read_bytes_per_s": 2e6 * (1 + wave),
+            }
+        columns = {}
+        if step % 10 == 0 or bad:
+            norms = [0.1 * (at + 1) * (1 + 0.1 * wave) for at in range(len(BUSY_NAMES))]
+            if step >= BUSY_DRIFT:
+                norms[3] *= 10 ** ((step - BUSY_DRIFT + 20) / 40)
+            if bad:
+                norms[3:] = [math.nan] * len(norms[3:])
+            columns["param/grad_norm"] = Column(norms)
+        if step % 10 == 0 and not bad:  # a few tensors of all, in rotation
+            at = step // 10 % len(BUSY_NAMES)
+            some = [at, (at + 1) % len(BUSY_NAMES)]
+            columns["param/update_ratio"] = Column([1e-3, 2e-3], some)
+            columns["param/weight_norm"] = Column([5.0 + one for one in some], some)
+        stream.append(StepRecord(0, 2 * step + 1, step, values, columns, held=bad))
+        if bad:
+            stream.append(EventRecord(0, 2 * step + 2, step, "action", {"action": "skip"}))
+    return stream
+
+
+def busy_run(folder: Path) -> Report:
+    """The report on it."""
+    return headway.diagnose(write(folder, busy_records()))

@@ -86,7 +86,11 @@ def test_a_run_that_appears_later_appears(served: Served, folder: Path) -> None:
     drawn = charts(served, run)
     assert ["NaN", BAD, BAD, 1] in loss(drawn)["gaps"]
     maps = served.ask(f"/api/runs/{run['id']}/layers").json()["maps"]
-    assert {item["id"] for item in maps} == {"param-grad_norm", "param-update_ratio"}
+    assert {item["id"] for item in maps} == {
+        "param-grad_norm",
+        "param-update_ratio",
+        "param-nonfinite_share",
+    }
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ class ParameterFacts(TopicFacts):
     trainable: Numbers | None
     optimized: Numbers | None
     norm_or_bias: Numbers | None
+    types: Names
 
 
 @dataclass(frozen=True)

@@ -95,3 +95,23 @@ AXES = ("param", "buffer", "moment", "group", "rank", "act")
 PERCENT_BYTES = 2.0**30
 """Bytes that stand for 1 % in a memory signal of a log that counts percent, because the limits of
 the checks are in bytes. The header lists such signals under the fact `in_percent`."""
+
+
+HOST_SIGNALS = (
+    "process_cpu_cores",
+    "host_cpu_cores",
+    "host_memory_used_bytes",
+    "disk_read_bytes_per_s",
+    "disk_write_bytes_per_s",
+    "network_read_bytes_per_s",
+    "network_write_bytes_per_s",
+)
+GPU_SIGNALS = (
+    "gpu_busy_share",
+    "gpu_memory_used_bytes",
+    "gpu_power_w",
+    "gpu_temperature_c",
+    "gpu_clock_mhz",
+)
+SYSTEM_SIGNALS = frozenset((*HOST_SIGNALS, *GPU_SIGNALS))
+"""How busy the machine is: read about once a second, and present in the step that follows."""

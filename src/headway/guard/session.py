@@ -29,6 +29,7 @@ from headway.guard.endings.save_failure import SaveWatch
 from headway.guard.measure.parameter_index import StateInspector
 from headway.guard.measure.sampling import SamplingPlan
 from headway.guard.measure.step_measure import HostReadings
+from headway.guard.measure.system_sampler import SystemSampler
 from headway.guard.memory.leaks import LeakTracer
 from headway.guard.memory.retained_graphs import GraphRetention
 from headway.guard.memory.split_forward import SplitForward
@@ -44,6 +45,7 @@ from headway.guard.step_machine import StepMachine
 from headway.guard.step_outcomes import StepCounter, StepOutcomes
 from headway.output.notices import Notices
 from headway.policy import Policy
+from headway.rerun import in_script
 from headway.rerun.controller import RerunController
 from headway.rerun.recorded_batch import RecordedBatch, RescueBatch
 from headway.rerun.rerun_group import RerunGroup
@@ -94,6 +96,7 @@ class Session:
         self.buffers = BufferBackup(models, hooks)
         self.retention = GraphRetention(recorder.event, plan.graphs_every)
         self.leak_tracer = LeakTracer(recorder.event)
+        self.system = _open_system_sampler(recorder, optimizers)
         self.inspection = StateInspector(models, optimizers, recorder, notices)
         self.scaling = LossScaling(scaler)
         self.counter = StepCounter()
@@ -116,7 +119,7 @@ class Session:
             buffers=self.buffers,
             scaling=self.scaling,
             retention=self.retention,
-            host=HostReadings(self.retention, self.leak_tracer.sampled),
+            host=HostReadings(self.retention, self.leak_tracer.sampled, self.system),
             ranks=ranks,
             origins=origins,
             notices=notices,
@@ -317,3 +320,17 @@ class Session:
 
     def _foresee(self, context: Any) -> None:
         self.rerun.expect_rerun(context)
+
+
+def _open_system_sampler(
+    recorder: Recorder, optimizers: Sequence[Optimizer]
+) -> SystemSampler | None:
+    """Reads the machine for a run that is written to disk; None for the replay of an incident."""
+    writer = recorder.writer
+    if writer is None or writer.broken or in_script.is_requested():
+        return None
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    devices = [parameter.device for group in groups for parameter in group["params"]]
+    sampler = SystemSampler(next(iter(devices), None))
+    recorder.declare(sampler.names)
+    return sampler

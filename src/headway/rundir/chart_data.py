@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,17 +14,12 @@ import numpy as np
 
 from headway.core.ending_facts import END
 from headway.core.incident_events import INCIDENT, TRACED
+from headway.core.model_facts import ParameterFacts
 from headway.core.records import EventRecord, Header, Record, SetupRecord, StepRecord
-from headway.core.signals import family
-from headway.rundir.downsample import (
-    BUCKETS,
-    CELLS,
-    Downsampler,
-    Floats,
-    HeatMap,
-    HeatSampler,
-    Ints,
-)
+from headway.core.signals import GPU_SIGNALS, HOST_SIGNALS, family
+from headway.rundir.derived_series import derive_columns, derive_values
+from headway.rundir.downsample import BUCKETS, Downsampler, Floats, Ints
+from headway.rundir.heat_map import CELLS, HeatMap, HeatSampler, cut_heat_map
 from headway.rundir.step_columns import StepColumns, TensorColumns
 from headway.rundir.timeline import MAX_X, AxisJump, Timeline, find_offset
 
@@ -35,7 +30,9 @@ MAX_MARKS = 400
 MAX_INCIDENTS = 20
 MANY_TENSORS = 1024
 """A heat map of more tensors keeps no more cells than are drawn."""
-MAPS = ("param/grad_norm", "param/update_ratio")
+MAPS = ("param/grad_norm", "param/update_ratio", "param/weight_norm")
+NONFINITE_SHARE = "param/nonfinite_share"
+"""The share of the measurements in a cell whose gradient norm is not finite."""
 CHARTED_SIGNALS = (
     "loss",
     "grad_norm",
@@ -44,6 +41,10 @@ CHARTED_SIGNALS = (
     "loss_scale",
     "device_allocated_bytes",
     "host_rss_bytes",
+    "samples_per_s",
+    "tokens_per_s",
+    *HOST_SIGNALS,
+    *GPU_SIGNALS,
 )
 """Signals with a panel of their own."""
 USER_NAMED_FAMILIES = ("loss", "eval")
@@ -52,7 +53,6 @@ EVENTS_WITHOUT_MARK = ("scan", "axis", "checkpoint", "places", END, INCIDENT, TR
 """Events that are not marked: bookkeeping, or shown elsewhere."""
 SETUPS = ("precision", "optimizer")
 """Set-up facts that describe the run."""
-AFTER_CLIPPING = "clipped_grad_norm"
 STEP_TIME, SAMPLES = "step_time_s", "samples_per_s"
 CLOCK_POINTS = 200
 """Buckets of another x axis; in between it is interpolated."""
@@ -74,6 +74,8 @@ class ChartData:
 
     series: dict[str, Downsampler] = field(default_factory=dict)
     maps: dict[str, HeatMap] = field(default_factory=dict)
+    layer_types: dict[str, str] = field(default_factory=dict)
+    """The class of the module that has a parameter, by the parameter's name."""
     marks: list[ChartMark] = field(default_factory=list)
     marks_left_out: int = 0
     incidents: list[EventRecord] = field(default_factory=list)
@@ -136,6 +138,9 @@ class ChartBuilder:
             self._event(record)
         elif isinstance(record, SetupRecord) and record.topic in SETUPS:
             self._data.facts.setdefault(record.topic, dict(record.facts))
+        elif isinstance(record, SetupRecord) and record.topic == ParameterFacts.topic:
+            facts = ParameterFacts.of(record)
+            self._data.layer_types |= zip(facts.names, facts.types, strict=False)
 
     @property
     def axis(self) -> Timeline:
@@ -155,7 +160,8 @@ class ChartBuilder:
             known = self._data.series.get(name) or self._series(name)
             if known is not None:
                 _extend(known, x[at], numbers)
-        self._rows_after_clipping(rows, x)
+        for name, at, numbers in derive_columns(rows.values):
+            _extend(self._derived(name), x[at], numbers)
         self._run_clocks(rows, x)
         if rows.held.any():
             where = x[rows.held & drawn]
@@ -187,15 +193,6 @@ class ChartBuilder:
         """Apply all expected headers: what comes next comes after them."""
         while self._coming:
             self._take_header(self._coming.popleft())
-
-    def _rows_after_clipping(self, rows: StepColumns, x: Ints) -> None:
-        if not {"clip_coef", "grad_norm"} <= rows.values.keys() or AFTER_CLIPPING in rows.values:
-            return
-        (at, norms), (other, factors) = rows.values["grad_norm"], rows.values["clip_coef"]
-        both, first, second = np.intersect1d(at, other, assume_unique=True, return_indices=True)
-        series = self._data.series.setdefault(AFTER_CLIPPING, Downsampler(self._buckets))
-        with np.errstate(over="ignore", invalid="ignore"):
-            _extend(series, x[both], norms[first] * factors[second])
 
     def _run_clocks(self, rows: StepColumns, x: Ints) -> None:
         """Add up the time and the samples of the steps."""
@@ -232,7 +229,9 @@ class ChartBuilder:
         data.marks_left_out = self._marks - len(data.marks)
         data.jumps, data.end = self._timeline.jumps, self._timeline.end
         data.series_left_out = len(self._refused)
-        pictures = {name: sampler.picture() for name, sampler in self._maps.items()}
+        pictures = {name: self._maps[name].picture() for name in MAPS if name in self._maps}
+        if MAPS[0] in self._maps:
+            pictures[NONFINITE_SHARE] = self._maps[MAPS[0]].nonfinite_shares()
         data.maps = {name: drawn for name, drawn in pictures.items() if drawn is not None}
         return data
 
@@ -261,8 +260,8 @@ class ChartBuilder:
             known = series.get(name) or self._series(name)
             if known is not None:
                 known.add(x, value)
-        if "clip_coef" in record.values:
-            self._after_clipping(x, record.values)
+        for name, value in derive_values(record.values):
+            self._derived(name).add(x, value)
         if STEP_TIME in record.values:
             seconds = record.values[STEP_TIME]
             self._tick("time", x, seconds)
@@ -288,11 +287,8 @@ class ChartBuilder:
             return None
         return series.setdefault(name, Downsampler(self._buckets))
 
-    def _after_clipping(self, x: int, values: Mapping[str, float]) -> None:
-        """Our runs record the clip factor; the chart shows the norm after clipping."""
-        if "grad_norm" in values and AFTER_CLIPPING not in values:
-            left = values["grad_norm"] * values["clip_coef"]
-            self._data.series.setdefault(AFTER_CLIPPING, Downsampler(self._buckets)).add(x, left)
+    def _derived(self, name: str) -> Downsampler:
+        return self._data.series.setdefault(name, Downsampler(self._buckets))
 
     def _map(self, name: str) -> HeatSampler:
         known = self._maps.get(name)
@@ -372,24 +368,9 @@ def cut_window(data: ChartData, begin: int, end: int, points: int) -> ChartData:
         maps={
             name: cut
             for name, picture in data.maps.items()
-            if (cut := _cut_heat_map(picture, begin, end)) is not None
+            if (cut := cut_heat_map(picture, begin, end)) is not None
         },
     )
-
-
-def _cut_heat_map(picture: HeatMap, begin: int, end: int) -> HeatMap | None:
-    """The cells of a window."""
-    first = max((begin - picture.start) // picture.width, 0)
-    last = (end - picture.start) // picture.width
-    codes = picture.codes[:, first : max(last + 1, first)]
-    if not codes.shape[1]:
-        return None
-    start, width = picture.start + first * picture.width, picture.width
-    size = -(-codes.shape[1] // CELLS)
-    if size > 1:  # codes sort by severity: the worst is kept
-        codes = np.maximum.reduceat(codes, np.arange(0, codes.shape[1], size), axis=1)
-        width *= size
-    return replace(picture, start=start, width=width, codes=codes)
 
 
 @dataclass(frozen=True)

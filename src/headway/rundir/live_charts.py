@@ -37,7 +37,8 @@ from headway.core.codec import NO_RECORD, from_json
 from headway.core.records import EventRecord, Header, Record, SetupRecord
 from headway.errors import UnreadableInput
 from headway.rundir.chart_data import ChartBuilder, ChartData, ChartUpdate, clamp_window, cut_window
-from headway.rundir.downsample import BUCKETS, CELLS, Ints, join_series
+from headway.rundir.downsample import BUCKETS, Ints, join_series
+from headway.rundir.heat_map import CELLS
 from headway.rundir.run_files import FileTail, LineBlock, lines_between, sample_lines
 from headway.rundir.run_reader import RunDir
 from headway.rundir.step_columns import SEQ_BITS, StepColumnReader, StepColumns, decode_steps

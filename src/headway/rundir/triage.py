@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from headway.core.codec import NO_RECORD, from_json
 from headway.core.findings import Finding
 from headway.core.records import Record
+from headway.core.signals import SYSTEM_SIGNALS
 from headway.rundir.chart_data import ChartData
 from headway.rundir.downsample import pick_rows
 from headway.rundir.live_charts import read_charts
@@ -244,6 +245,8 @@ class RunScreen:
         self._jumps.add((np.flatnonzero(jumped) + start).tolist())
         self._held.add((np.flatnonzero(rows.held) + start).tolist())
         for name, (at, values) in rows.values.items():
+            if name in SYSTEM_SIGNALS:  # no check reads them
+                continue
             known = self._signals.get(name)
             if known is None and len(self._signals) < MAX_SCREENED_SIGNALS:
                 known = self._signals[name] = SignalBlocks(rate=name.partition("#")[0] in RATES)

@@ -126,6 +126,8 @@ STATIC = {
     "list.js": (OURS, "static", "text/javascript"),
     "run.js": (OURS, "static", "text/javascript"),
     "findings.js": (OURS, "static", "text/javascript"),
+    "groups.js": (OURS, "static", "text/javascript"),
+    "notify.js": (OURS, "static", "text/javascript"),
     "compare.js": (OURS, "static", "text/javascript"),
     "serve.css": (OURS, "static", "text/css"),
     "icon.svg": (OURS, "static", "image/svg+xml"),
@@ -253,7 +255,9 @@ class WebApp:
 
         def work() -> dict[str, Any]:
             with run.lock:
-                return {"maps": page_data.layer_data(run.charts(low, high, points))}
+                report = run.report()
+                causes = report.causes if report is not None and low is None else ()
+                return page_data.layer_data(run.charts(low, high, points), causes)
 
         return await _json(work)
 

@@ -13,7 +13,7 @@ from headway.core.findings import Finding
 from headway.core.incident_events import incident_concerns, read_incident
 from headway.core.records import EventRecord
 from headway.output.display_text import clean
-from headway.output.html import chart_json, markup
+from headway.output.html import chart_json, layer_json, markup
 from headway.output.html.incident_sections import OPERAND_COLUMNS, operand_row
 from headway.output.incident_view import (
     INCIDENT_EVIDENCE,
@@ -219,6 +219,7 @@ def timeline_data(
         "jumps": _axis_jumps(drawn),
         "panels": chart_json.panels(drawn),
         "components": chart_json.components(drawn),
+        "system": chart_json.system_panels(drawn),
         "maps": [],
         "flags": chart_json.flags(causes, drawn),
         "clocks": chart_json.clocks(drawn),
@@ -231,36 +232,35 @@ def timeline_data(
     }
 
 
-def layer_data(data: ChartData | None) -> list[dict[str, Any]]:
-    """The layer × step heat maps, each with a description."""
+def layer_data(data: ChartData | None, causes: Sequence[CauseView]) -> dict[str, Any]:
+    """The layer × step heat maps, each with a description, and the layers that changed first."""
     if data is None:
-        return []
-    texts = [chart_json.describe_heat_map(data, name) for name in data.maps]
-    return [
-        {**drawn, "says": clip_text(text)}
-        for drawn, text in zip(chart_json.heat_maps(data), texts, strict=True)
-    ]
+        return {"maps": [], "changes": []}
+    return {"maps": layer_json.heat_maps(data), "changes": layer_json.first_changes(causes, data)}
 
 
 def comparison_data(drawn: Sequence[tuple[AnyRun, ChartData]]) -> dict[str, Any]:
     """The charts of several runs, overlaid, with one colour per run."""
     panels: dict[str, dict[str, Any]] = {}
     for colour, (run, data) in enumerate(drawn):
-        for panel in [*chart_json.panels(data), *chart_json.components(data)]:
+        drawn_panels = (chart_json.panels, chart_json.components, chart_json.system_panels)
+        for panel in [panel for make in drawn_panels for panel in make(data)]:
             shared = panels.setdefault(panel["id"], {**panel, "series": [], "says": ""})
             for number, series in enumerate(panel["series"]):
                 label = clip_text(run.name, 80)
                 if len(panel["series"]) > 1:
                     label = f"{label}: {series['label']}"
                 look = {"label": label, "colour": colour, "dashed": number > 0}
+                look["part"] = series["label"]
                 shared["series"].append({**series, **look})
     return {
         "end": max((data.end for _, data in drawn), default=0),
         "jumps": [],
         "repeated": [clip_text(run.name, 80) for run, data in drawn if data.jumps],
         "run_clocks": [chart_json.clocks(data) for _, data in drawn],
-        "panels": list(panels.values()),
+        "panels": [panel for panel in panels.values() if "small" not in panel],
         "components": [],
+        "system": [panel for panel in panels.values() if "small" in panel],
         "maps": [],
         "flags": [],
         "marks": [],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headway.guard.endings.rank_board import RankBoard
 from headway.guard.endings.watchdog import Watchdog, WatchedProgress, watchdogs
 from headway.guard.measure.sampling import host_rss_bytes
+from headway.guard.measure.system_sampler import SystemSampler
 from headway.output.notices import Notices
 from headway.rerun import in_script
 from headway.rundir.heartbeat import HeartbeatWriter
@@ -64,7 +65,7 @@ def watch_session(session: Session, notices: Notices) -> Watchdog:
         size=size,
         board=board,
         hang_timeout=session.policy.hang_timeout or None,
-        sampled=partial(_write_sample, session.recorder.heartbeat),
+        sampled=partial(_write_sample, session.recorder.heartbeat, session.system),
     )
     if not in_script.is_requested():
         found.start()
@@ -73,8 +74,12 @@ def watch_session(session: Session, notices: Notices) -> Watchdog:
     return found
 
 
-def _write_sample(heartbeat: HeartbeatWriter, stack: ThreadStack | None) -> None:
-    """Write the user's line and the memory to the heartbeat."""
+def _write_sample(
+    heartbeat: HeartbeatWriter, system: SystemSampler | None, stack: ThreadStack | None
+) -> None:
+    """Write the user's line and the memory to the heartbeat; read how busy the machine is."""
     place = stack.place if stack is not None else None
     line = {} if place is None else place.to_dict()
     heartbeat.sample({**line, "rss_bytes": host_rss_bytes()})
+    if system is not None:
+        system.sample()

@@ -47,7 +47,7 @@ class HostMemory:
     def read(cls, pid: int | None = None) -> HostMemory:
         """The facts now, for a process (this one) and its children."""
         pid = os.getpid() if pid is None else pid
-        host = _meminfo()
+        host = read_meminfo()
         group = _cgroup(pid)
         tree = dict(_tree(pid))
         kills = group.get("oom_kills")
@@ -93,7 +93,8 @@ def judge_kill(before: HostMemory, after: HostMemory) -> str | None:
     return None
 
 
-def _meminfo() -> dict[str, int]:
+def read_meminfo() -> dict[str, int]:
+    """`MemTotal` and `MemAvailable` of the host, in bytes; empty where they are not known."""
     found = {}
     with suppress(OSError, ValueError, IndexError):
         for line in (PROC / "meminfo").read_text().splitlines():

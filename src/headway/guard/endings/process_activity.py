@@ -52,7 +52,7 @@ class ProcessActivity:
         now = _Reading(
             time.monotonic(),
             time.process_time(),
-            {pid: _cpu_seconds(_PROC / str(pid)) for pid in _descendants(os.getpid())},
+            {pid: cpu_seconds(_PROC / str(pid)) for pid in descendants(os.getpid())},
             _transferred_bytes(),
             fingerprint_stack(self._ident),
         )
@@ -97,12 +97,13 @@ def _state(folder: Path) -> str:
     return fields[0] if fields else ""
 
 
-def _cpu_seconds(folder: Path) -> float:
+def cpu_seconds(folder: Path) -> float:
+    """Processor time of the process with this folder of /proc."""
     fields = _fields(folder)
     return (int(fields[11]) + int(fields[12])) / _TICKS if len(fields) > 12 else 0.0
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
     """Processes that this one has started, and theirs."""
     found: list[int] = []
     waiting = [pid]

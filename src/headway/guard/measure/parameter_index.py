@@ -41,6 +41,8 @@ class ParameterIndex:
         self.names: list[str] = []
         self.numel: list[int] = []
         self.dtypes: list[str] = []
+        self.types: list[str] = []
+        """The class of the module that has each; empty for one of an optimizer alone."""
         self._norm_or_bias: set[int] = set()
         self._position: dict[int, int] = {}
         self._from_model: set[int] = set()
@@ -64,6 +66,7 @@ class ParameterIndex:
             "trainable": self._where(lambda p: p.requires_grad and id(p) in present),
             "optimized": self._where(lambda p: id(p) in in_optimizer),
             "norm_or_bias": sorted(self._norm_or_bias),
+            "types": list(self.types),
         }
 
     def positions(self, parameters: Iterable[Tensor]) -> list[int]:
@@ -115,6 +118,7 @@ class ParameterIndex:
                         continue
                     position = self._add(parameter, prefix + user_path(f"{path}.{name}"))
                     self._from_model.add(position)
+                    self.types[position] = type(module).__name__
                     if isinstance(module, _NORMS) or name == "bias" or parameter.ndim < 2:
                         self._norm_or_bias.add(position)
 
@@ -148,6 +152,7 @@ class ParameterIndex:
         self._tensors.append(_GONE)
         self.numel.append(0)
         self.dtypes.append("")
+        self.types.append("")
         return len(self.names) - 1
 
 

@@ -24,6 +24,7 @@ from headway.guard.measure.gradient_measure import (
     measure_zero_shares,
 )
 from headway.guard.measure.sampling import SamplingPlan
+from headway.guard.measure.system_sampler import SystemSampler
 from headway.guard.memory.retained_graphs import GraphRetention
 from headway.rerun.bad_step import StepContext
 from headway.torch_adapters.optimizer_adapter import LossScaling
@@ -261,10 +262,14 @@ class HostReadings:
     """Measures what the host can tell about a step: times, throughput, memory."""
 
     def __init__(
-        self, retention: GraphRetention, on_memory: Callable[[int, dict[str, float]], None]
+        self,
+        retention: GraphRetention,
+        on_memory: Callable[[int, dict[str, float]], None],
+        system: SystemSampler | None = None,
     ) -> None:
-        """`on_memory` receives each sample of the memory."""
+        """`on_memory` receives each sample of the memory; `system` has read the machine."""
         self._retention = retention
+        self._system = system
         self._on_memory = on_memory
         self._began = 0.0
         self._waited: float | None = None
@@ -294,6 +299,8 @@ class HostReadings:
         self._began, self._waited, self._samples = context.started, None, 0
         if context.sampled:
             self._add_memory(context, values)
+        if self._system is not None:
+            values |= self._system.take()
         retained = self._retention.reading()
         if retained is not None:
             values["graphs_kept"] = retained

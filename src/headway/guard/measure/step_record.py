@@ -14,6 +14,7 @@ from torch import Tensor
 from headway.core.bound import LARGEST
 from headway.core.numbers import round_digits
 from headway.core.records import Column
+from headway.core.signals import GPU_SIGNALS, HOST_SIGNALS
 from headway.guard.ranks.rank_table import RankTable
 from headway.policy import StepVerdict
 from headway.rerun.bad_step import StepContext
@@ -130,6 +131,8 @@ SHARED_VALUES = (
     "host_rss_bytes",
     "device_allocated_bytes",
     "graphs_kept",
+    *HOST_SIGNALS,
+    *GPU_SIGNALS,
 )
 """Values of the step as a whole, not of one of its optimizers."""
 

@@ -6,12 +6,9 @@ text is cleaned here; the script inserts it as text and never as markup.
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any
-
-import numpy as np
 
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import say, say_bytes
@@ -19,7 +16,7 @@ from headway.core.signals import family
 from headway.output.display_text import clean
 from headway.output.view import CauseView
 from headway.rundir.chart_data import ChartData
-from headway.rundir.downsample import ABSENT, BAD, ZERO, Downsampler, Floats, HeatMap
+from headway.rundir.downsample import Downsampler, Floats
 
 MAX_FLAGS = 500
 """Maximum number of findings marked in the charts."""
@@ -33,6 +30,36 @@ PANELS = (
     ("memory", "Memory", ("device_allocated_bytes", "host_rss_bytes")),
 )
 """Panels of the timeline: id, title, signals."""
+SYSTEM_PANELS = (
+    ("samples", "Samples per second", ("samples_per_s",)),
+    ("tokens", "Tokens per second", ("tokens_per_s",)),
+    ("loading", "Waiting for data", ("loader_share",)),
+    ("gpu", "GPU in use", ("gpu_busy_share",)),
+    ("gpu-memory", "GPU memory in use", ("gpu_memory_used_bytes",)),
+    ("gpu-power", "GPU power", ("gpu_power_w",)),
+    ("gpu-temperature", "GPU temperature", ("gpu_temperature_c",)),
+    ("gpu-clock", "GPU clock", ("gpu_clock_mhz",)),
+    ("cpu", "CPU cores in use", ("process_cpu_cores", "host_cpu_cores")),
+    ("host-memory", "Host memory in use", ("host_memory_used_bytes",)),
+    ("disk", "Disk", ("disk_read_bytes_per_s", "disk_write_bytes_per_s")),
+    ("network", "Network", ("network_read_bytes_per_s", "network_write_bytes_per_s")),
+)
+"""Panels of the section about the machine: id, title, signals."""
+SYSTEM_POINTS = 240
+"""Intervals of a curve there: the charts are small, and their means matter most."""
+UNITS = {
+    "memory": ("bytes", ""),
+    "loading": ("percent", "% of a step"),
+    "gpu": ("percent", "%"),
+    "gpu-memory": ("bytes", ""),
+    "gpu-power": ("", "W"),
+    "gpu-temperature": ("", "°C"),
+    "gpu-clock": ("", "MHz"),
+    "host-memory": ("bytes", ""),
+    "disk": ("bytes", "/s"),
+    "network": ("bytes", "/s"),
+}
+"""How the numbers of a panel are counted, and the unit that follows."""
 LABELS = {
     "grad_norm": "before clipping",
     "clipped_grad_norm": "after clipping",
@@ -40,6 +67,21 @@ LABELS = {
     "loss_scale": "scale",
     "device_allocated_bytes": "device",
     "host_rss_bytes": "host",
+    "samples_per_s": "samples/s",
+    "tokens_per_s": "tokens/s",
+    "loader_share": "share of the step",
+    "gpu_busy_share": "busy",
+    "gpu_memory_used_bytes": "used",
+    "gpu_power_w": "power",
+    "gpu_temperature_c": "temperature",
+    "gpu_clock_mhz": "clock",
+    "process_cpu_cores": "this run",
+    "host_cpu_cores": "the whole host",
+    "host_memory_used_bytes": "used",
+    "disk_read_bytes_per_s": "read",
+    "disk_write_bytes_per_s": "write",
+    "network_read_bytes_per_s": "received",
+    "network_write_bytes_per_s": "sent",
 }
 
 
@@ -61,6 +103,15 @@ def components(data: ChartData) -> list[dict[str, Any]]:
     return [panel] if panel["series"] else []
 
 
+def system_panels(data: ChartData) -> list[dict[str, Any]]:
+    """The panels about the machine that have data."""
+    drawn = [
+        _panel(key, title, [name for name in names if name in data.series], data, SYSTEM_POINTS)
+        for key, title, names in SYSTEM_PANELS
+    ]
+    return [{**panel, "small": True} for panel in drawn if panel["series"]]
+
+
 def list_missing_signals(data: ChartData) -> list[str]:
     """Titles of the panels without data."""
     return [
@@ -70,17 +121,31 @@ def list_missing_signals(data: ChartData) -> list[str]:
     ]
 
 
-def _panel(key: str, title: str, names: Sequence[str], data: ChartData) -> dict[str, Any]:
+def _panel(
+    key: str, title: str, names: Sequence[str], data: ChartData, points: int | None = None
+) -> dict[str, Any]:
+    """One panel; `points`: draw no more intervals than that."""
     clipped = "clipped_grad_norm" in data.series
+    kind, unit = UNITS.get(key, ("", ""))
+    series = {name: data.series[name] for name in names}
+    if points is not None:
+        series = {name: _thinned(one, points) for name, one in series.items()}
     return {
         "id": key,
         "title": title,
-        "bytes": key == "memory",
-        "series": [_series(name, data.series[name], clipped=clipped) for name in names],
-        "says": _describe_series(
-            [(name, data.series[name]) for name in names], key == "memory", clipped
-        ),
+        "bytes": kind == "bytes",
+        "unit": unit,
+        "series": [
+            _series(name, one, clipped=clipped, times=100 if kind == "percent" else 1)
+            for name, one in series.items()
+        ],
+        "says": _describe_series(series.items(), kind, unit, clipped),
     }
+
+
+def _thinned(series: Downsampler, points: int) -> Downsampler:
+    x, _ = series.points()
+    return series.narrowed(int(x[0]), int(x[-1]), points) if len(x) else series
 
 
 def label(name: str, *, clipped: bool = True) -> str:
@@ -93,16 +158,16 @@ def label(name: str, *, clipped: bool = True) -> str:
     return clean(f"{text} (optimizer {number})" if mark else text)[:LONGEST_NAME]
 
 
-def _series(name: str, series: Downsampler, *, clipped: bool) -> dict[str, Any]:
+def _series(name: str, series: Downsampler, *, clipped: bool, times: float = 1) -> dict[str, Any]:
     x, y = series.points()
     drawn = {
         "label": label(name, clipped=clipped),
         "x": x.tolist(),
-        "y": _round(y),
+        "y": _round(y * times),
         "gaps": [[gap.kind, gap.first, gap.last, gap.count] for gap in series.gaps()],
     }
     mean_x, mean = series.means()
-    return {**drawn, "mean": [mean_x.tolist(), _round(mean)]} if len(mean) else drawn
+    return {**drawn, "mean": [mean_x.tolist(), _round(mean * times)]} if len(mean) else drawn
 
 
 def _round(values: Floats) -> list[float]:
@@ -120,17 +185,22 @@ def clocks(data: ChartData) -> dict[str, list[Any]]:
 
 
 def _describe_series(
-    named: Iterable[tuple[str, Downsampler]], in_bytes: bool, clipped: bool
+    named: Iterable[tuple[str, Downsampler]], kind: str, unit: str, clipped: bool
 ) -> str:
     """A text description of the chart, for screen readers."""
     described = []
-    number = say_bytes if in_bytes else say
+
+    def number(value: float, digits: int = 3) -> str:
+        if kind == "bytes":
+            return say_bytes(value) + unit
+        text = say(100 * value if kind == "percent" else value, digits)
+        return f"{text} {unit}" if unit else text
+
     for name, series in named:
         _, y = series.points()
         parts = []
         if len(y) and y.min() == y.max():
-            constant = float(y[0])
-            parts.append(f"{say_bytes(constant) if in_bytes else say(constant, 6)} throughout")
+            parts.append(f"{number(float(y[0]), 6)} throughout")
         elif len(y):
             parts.append(
                 f"from {number(float(y[0]))} to {number(float(y[-1]))}, lowest "
@@ -150,67 +220,6 @@ def _describe_series(
 
 def _short(kind: str) -> str:
     return {"Infinity": "Inf", "-Infinity": "-Inf"}.get(kind, kind)
-
-
-MAP_TITLES = {
-    "param/grad_norm": "Gradient norm of each tensor",
-    "param/update_ratio": "Update of each tensor, relative to its weights",
-}
-
-
-def heat_maps(data: ChartData) -> list[dict[str, Any]]:
-    """The layer × step heat maps."""
-    return [
-        {
-            "id": name.replace("/", "-"),
-            "title": MAP_TITLES[name],
-            "rows": [clean(row)[:LONGEST_NAME] for row in picture.rows],
-            "cells": int(picture.codes.shape[1]),
-            "start": picture.start,
-            "width": picture.width,
-            "hold": _cells_per_value(picture),
-            "codes": base64.b64encode(picture.codes.astype("<i2").tobytes()).decode("ascii"),
-        }
-        for name, picture in data.maps.items()
-    ]
-
-
-def _cells_per_value(picture: HeatMap) -> int:
-    """Cells between two measurements: layers are measured about every tenth step."""
-    measured = np.flatnonzero((picture.codes != ABSENT).any(axis=0))
-    return int(np.median(np.diff(measured))) if len(measured) > 1 else 1
-
-
-def describe_heat_map(data: ChartData, name: str) -> str:
-    """A text description of a heat map."""
-    picture = data.maps[name]
-    parts = []
-    codes = picture.codes.astype(np.int64)
-    known = (codes != ABSENT) & (codes != BAD) & (codes != ZERO)
-    if known.any():
-        row, cell = divmod(int(np.where(known, codes, ABSENT).argmax()), codes.shape[1])
-        parts.append(
-            f"Largest: about {say(10 ** (codes[row, cell] / 100))} in {picture.rows[row]}, "
-            f"{_describe_cell(picture, cell, data)}"
-        )
-    bad = codes == BAD
-    if bad.any():
-        cell = int(np.flatnonzero(bad.any(axis=0))[0])
-        row = int(np.flatnonzero(bad[:, cell])[0])
-        parts.append(
-            f"Non-finite in {int(bad.any(axis=1).sum())} of {len(picture.rows)} rows, first "
-            f"{_describe_cell(picture, cell, data)} in {picture.rows[row]}"
-        )
-    if picture.left_out:
-        parts.append(f"At least {picture.left_out} more tensors are not shown")
-    return ". ".join(parts)
-
-
-def _describe_cell(picture: HeatMap, cell: int, data: ChartData) -> str:
-    first = picture.start + cell * picture.width
-    last = min(first + picture.width - 1, data.end)
-    step = step_at(data, first)
-    return f"step {step}" if last <= first else f"steps {step} to {step_at(data, last)}"
 
 
 def step_at(data: ChartData, x: int) -> int:
@@ -250,22 +259,6 @@ def finding_key(finding: Finding) -> str:
     """Names a finding on a page, also while the run grows."""
     text = f"{finding.code}.{finding.segment}.{finding.seq}.{finding.subject}"
     return clean(text)[:LONGEST_NAME]
-
-
-def chart_document(causes: Sequence[CauseView], data: ChartData) -> dict[str, Any]:
-    """All data that the page's script needs."""
-    held_x, _ = data.held.points()
-    return {
-        "end": data.end,
-        "jumps": [[jump.x, jump.offset] for jump in data.jumps],
-        "panels": panels(data),
-        "components": components(data),
-        "maps": heat_maps(data),
-        "flags": flags(causes, data),
-        "clocks": clocks(data),
-        "marks": [[mark.x, clean(mark.kind), clean(mark.label)] for mark in data.marks],
-        "held": held_x.tolist(),
-    }
 
 
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}

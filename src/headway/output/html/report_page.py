@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from headway._version import __version__
 from headway.output.display_text import clean, make_path_shortener
-from headway.output.html import chart_json
+from headway.output.html import chart_json, layer_json
 from headway.output.html.incident_sections import incidents_section, verdict_section
 from headway.output.html.markup import Child, HtmlNode, join, section, tag
 from headway.output.html.sections import (
@@ -24,7 +26,7 @@ from headway.output.html.sections import (
     environment_section,
     events_section,
 )
-from headway.output.view import SourcedReportView
+from headway.output.view import CauseView, SourcedReportView
 from headway.rundir.chart_data import ChartData
 
 SCRIPTS = ("uPlot.iife.min.js", "chart_tools.js", "choices.js", "heat.js", "report.js")
@@ -46,10 +48,11 @@ def render(report: SourcedReportView, data: ChartData, *, subject: str = "") -> 
             "main",
             verdict_section(report, data),
             _timeline(data),
+            _system(data),
             causes_section(report, data),
             incidents_section(report, data, Path(subject) if subject else None),
             events_section(data),
-            _maps(data),
+            _maps(data, report.causes),
             _components(data),
             checkpoints_section(report),
             coverage_section(report.not_run, report.coverage.ran, report.coverage.of),
@@ -58,7 +61,7 @@ def render(report: SourcedReportView, data: ChartData, *, subject: str = "") -> 
         tag("footer", tag("p", f"Written by headway {__version__}. This file needs no network.")),
         tag("p", role="status", id="status", class_="unseen"),
     )
-    json = shorten(chart_json.embed(chart_json.chart_document(report.causes, data)))
+    json = shorten(chart_json.embed(chart_document(report.causes, data)))
     return "\n".join(
         [
             "<!doctype html>",
@@ -79,6 +82,24 @@ def render(report: SourcedReportView, data: ChartData, *, subject: str = "") -> 
             "",
         ]
     )
+
+
+def chart_document(causes: Sequence[CauseView], data: ChartData) -> dict[str, Any]:
+    """All data that the page's script needs."""
+    held_x, _ = data.held.points()
+    return {
+        "end": data.end,
+        "jumps": [[jump.x, jump.offset] for jump in data.jumps],
+        "panels": chart_json.panels(data),
+        "components": chart_json.components(data),
+        "system": chart_json.system_panels(data),
+        "maps": layer_json.heat_maps(data),
+        "changes": layer_json.first_changes(causes, data),
+        "flags": chart_json.flags(causes, data),
+        "clocks": chart_json.clocks(data),
+        "marks": [[mark.x, clean(mark.kind), clean(mark.label)] for mark in data.marks],
+        "held": held_x.tolist(),
+    }
 
 
 def _timeline(data: ChartData) -> HtmlNode:
@@ -111,6 +132,14 @@ def _figure(panel: dict[str, object]) -> HtmlNode:
     )
 
 
+def _system(data: ChartData) -> HtmlNode | None:
+    drawn = chart_json.system_panels(data)
+    if not drawn:
+        return None
+    charts = tag("div", [_figure(panel) for panel in drawn], class_="charts small")
+    return section("system", "System", [charts])
+
+
 def _components(data: ChartData) -> HtmlNode | None:
     drawn = chart_json.components(data)
     if not drawn:
@@ -122,19 +151,19 @@ def _components(data: ChartData) -> HtmlNode | None:
     return section("components", "Loss components", [charts, text])
 
 
-def _maps(data: ChartData) -> HtmlNode | None:
+def _maps(data: ChartData, causes: Sequence[CauseView]) -> HtmlNode | None:
     if not data.maps:
         return None
-    figures = [
-        tag(
-            "figure",
-            tag("figcaption", tag("h3", chart_json.MAP_TITLES[name])),
-            tag("div", class_="heat", data_map=name.replace("/", "-")),
-            tag("p", text, class_="says"),
-        )
-        for name, text in ((item, chart_json.describe_heat_map(data, item)) for item in data.maps)
-    ]
-    return section("layers", "Layer by layer", figures)
+    name = next(name for name in layer_json.MAP_TITLES if name in data.maps)
+    changes = [tag("li", item["text"]) for item in layer_json.first_changes(causes, data)]
+    figure = tag(
+        "figure",
+        tag("figcaption", tag("h3", layer_json.MAP_TITLES[name])),
+        tag("div", class_="heat"),
+        tag("p", layer_json.describe_heat_map(data, name), class_="says"),
+    )
+    changed = tag("ul", changes, class_="plain", id="changes") if changes else None
+    return section("layers", "Layer by layer", [changed, figure])
 
 
 def _policy() -> str:

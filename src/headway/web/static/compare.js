@@ -1,12 +1,37 @@
 // Several runs in the same charts.
 import { badge, byId, element, fetchJson, figure, listen, number, paced, pointsWanted, table } from "./common.js";
 
+import { grouped, groupings } from "./groups.js";
+import { remember, tell } from "./notify.js";
+
 const MOST = 8;
-let chosen = new URLSearchParams(location.search).getAll("run"), runs = [], charts = null, view = null, drawing = null;
+let chosen = new URLSearchParams(location.search).getAll("run"), group = new URLSearchParams(location.search).get("group") || "", received = null, runs = [], charts = null, view = null, drawing = null;
 
 function query() {
   return chosen.map((id) => "run=" + encodeURIComponent(id)).join("&");
 }
+
+function keepAddress() {
+  history.replaceState(null, "", "/compare?" + query() + (group ? "&group=" + encodeURIComponent(group) : "") + location.hash);
+}
+
+// By what the runs are grouped; a mean of them is drawn along steps.
+function fillGroups() {
+  const options = groupings(received), field = byId("group");
+  if (!options.some(([key]) => key === group)) group = "";
+  const signature = JSON.stringify(options);
+  if (field.dataset.signature !== signature) {
+    field.dataset.signature = signature;
+    field.replaceChildren(...options.map(([key, words]) => new Option(words, key)));
+  }
+  field.value = group;
+  field.closest("p").hidden = options.length < 2;
+}
+byId("group").addEventListener("change", () => {
+  group = byId("group").value;
+  keepAddress();
+  if (received) draw();
+});
 
 function pick(run) {
   const box = element("input");
@@ -15,7 +40,7 @@ function pick(run) {
   box.disabled = !box.checked && chosen.length >= MOST;
   box.addEventListener("change", () => {
     chosen = box.checked ? [...chosen, run.id] : chosen.filter((id) => id !== run.id);
-    history.replaceState(null, "", "/compare?" + query() + location.hash);
+    keepAddress();
     picks();
     load();
   });
@@ -31,28 +56,35 @@ function picks() {
 }
 
 const load = paced(async () => {
-  const asked = query(), part = view ? `&from=${Math.max(Math.floor(view.min), 0)}&to=${Math.ceil(view.max)}` : "";
+  const asked = query(), width = charts ? charts.follows() : 0;
+  const shown = width && drawing ? { min: drawing.end - width, max: drawing.end + 10 * width } : view;
+  const part = shown ? `&from=${Math.max(Math.floor(shown.min), 0)}&to=${Math.ceil(shown.max)}` : "";
   const next = await fetchJson(`/api/compare?${asked}${part}&points=${pointsWanted()}`);
   if (asked !== query()) { load(); return; }
-  drawing = next;
+  received = next;
   draw();
 }, 800);
 
 function draw() {
-  for (const panel of drawing.panels) {
-    if (!document.querySelector(`.chart[data-panel="${panel.id}"]`)) byId("charts").append(figure(panel));
+  fillGroups();
+  drawing = group ? grouped(received, group) : received;
+  const panels = [...drawing.panels, ...drawing.system];
+  byId("system").hidden = !drawing.system.length;
+  for (const panel of panels) {
+    if (!document.querySelector(`.chart[data-panel="${panel.id}"]`)) byId(panel.small ? "system-charts" : "charts").append(figure(panel));
   }
   for (const holder of document.querySelectorAll(".chart")) {
-    holder.closest("figure").hidden = !drawing.panels.some((panel) => panel.id === holder.dataset.panel);
+    holder.closest("figure").hidden = !panels.some((panel) => panel.id === holder.dataset.panel);
   }
   const notes = [];
+  if (group) notes.push("Curves are means; the band reaches from the lowest run to the highest.");
   if (chosen.length < 2) notes.push("Select two or more runs.");
   if (drawing.unknown) notes.push(`${drawing.unknown} of the selected runs ${drawing.unknown === 1 ? "does" : "do"} not exist.`);
   if (drawing.repeated.length) notes.push(`Steps repeated after a resume or roll back are drawn after the earlier ones: ${drawing.repeated.join(", ")}.`);
   byId("note").textContent = notes.join(" ");
   if (view) drawing.extent = { min: 0, max: Math.max(drawing.end, 1) };
   if (!charts) {
-    if (drawing.panels.length) charts = window.headwayCharts(drawing, looked);
+    if (drawing.panels.length) charts = window.headwayCharts(drawing, looked, true);
   } else {
     charts.update(drawing);
   }
@@ -85,12 +117,14 @@ const list = paced(async () => {
   const all = await fetchJson("/api/runs");
   runs = all.runs.filter((run) => !run.why);
   byId("subject").textContent = all.folder;
+  remember(all.runs);
   picks();
 }, 3000);
 
 listen({
   news({ runs: changed }) {
-    if (!view && changed.some((run) => chosen.includes(run.id))) load();
+    tell(changed);
+    if ((!view || charts.follows()) && changed.some((run) => chosen.includes(run.id))) load();
     if (changed.some((run) => !runs.some((known) => known.id === run.id))) list();
   },
   again() { list(); load(); },

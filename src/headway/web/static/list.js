@@ -1,5 +1,6 @@
 // The list of runs, each with its verdict.
 import { age, badge, byId, counts, duration, element, fetchJson, listen, number, paced } from "./common.js";
+import { remember, tell } from "./notify.js";
 
 const MOST_COMPARED = 8;
 const rows = new Map();
@@ -142,6 +143,7 @@ const load = paced(async () => {
   const there = new Set(all.runs.map((run) => run.id));
   for (const id of rows.keys()) if (!there.has(id)) rows.delete(id);
   all.runs.forEach(take);
+  remember(all.runs);
   arrange();
   document.documentElement.dataset.ready = "yes";
 }, 500);
@@ -154,6 +156,7 @@ byId("compare").addEventListener("click", () => {
 });
 listen({
   news({ runs, gone }) {
+    tell(runs);
     runs.forEach(take);
     gone.forEach((id) => rows.delete(id));
     arrange();

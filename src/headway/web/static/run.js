@@ -1,10 +1,11 @@
 // One run: findings and charts, updated while it trains.
 import { age, byId, counts, element, facts, fetchJson, figure, folded, listen, number, paced, pointsWanted, prose, table } from "./common.js";
 import { open, show, start } from "./findings.js";
+import { remember, tell } from "./notify.js";
 
 const id = location.pathname.split("/").pop();
 const at = "/api/runs/" + encodeURIComponent(id);
-let summary = null, headline = "", length = "", drawing = null, charts = null, maps = [], view = null, extent = null, reportVersion = null, opened = false;
+let summary = null, headline = "", length = "", drawing = null, charts = null, maps = [], changes = [], view = null, extent = null, reportVersion = null, opened = false;
 
 // -- at a glance ----------------------------------------------------------------------------------
 
@@ -52,6 +53,7 @@ const loadDetails = paced(async () => {
     if (error.status === 404) gone();
     throw error;
   }
+  if (!summary) remember([details.summary]);
   summary = details.summary;
   byId("subject").textContent = summary.name;
   document.title = "headway: " + summary.name;
@@ -94,9 +96,15 @@ function coverage({ coverage: covered }) {
 
 // -- charts ---------------------------------------------------------------------------------------
 
+// The visible part, or the end of the run if that is followed: a little more than is there by now.
+function part() {
+  const width = charts ? charts.follows() : 0;
+  return width && drawing ? { min: drawing.end - width, max: drawing.end + 10 * width } : view;
+}
+
 function range() {
-  const part = view ? `from=${Math.max(Math.floor(view.min), 0)}&to=${Math.ceil(view.max)}&` : "";
-  return `?${part}points=${pointsWanted()}`;
+  const view = part(), said = view ? `from=${Math.max(Math.floor(view.min), 0)}&to=${Math.ceil(view.max)}&` : "";
+  return `?${said}points=${pointsWanted()}`;
 }
 
 const loadCharts = paced(async () => {
@@ -112,38 +120,36 @@ const loadMaps = paced(async () => {
   const next = await fetchJson(at + "/layers" + range());
   if (wanted !== view) { loadMaps(); return; }
   maps = next.maps;
+  if (!wanted) changes = next.changes; // of a part of the run, nobody knows what came before
   draw();
 }, 4000);
 
 function draw() {
   if (!drawing) return;
-  const panels = [...drawing.panels, ...drawing.components];
+  const panels = [...drawing.panels, ...drawing.components, ...drawing.system];
+  byId("system").hidden = !drawing.system.length;
   for (const panel of panels) {
     const known = document.querySelector(`.chart[data-panel="${panel.id}"]`);
-    if (!known) byId("charts").append(figure(panel));
+    if (!known) byId(panel.small ? "system-charts" : "charts").append(figure(panel));
     else known.closest("figure").querySelector(".says").textContent = panel.says;
   }
   byId("layers").hidden = !maps.length;
-  for (const map of maps) {
-    const known = document.querySelector(`.heat[data-map="${map.id}"]`);
-    if (known) {
-      known.closest("figure").querySelector(".says").textContent = map.says;
-    } else {
-      const holder = element("div", "heat");
-      holder.dataset.map = map.id;
-      byId("maps").append(element("figure", "", element("figcaption", "", element("h3", "", map.title)), holder, element("p", "says", map.says)));
-    }
+  if (maps.length && !byId("maps").children.length) {
+    const says = element("p", "says");
+    byId("maps").append(element("figure", "", element("figcaption", "", element("h3", "")), element("div", "heat"), says));
   }
+  byId("changes").hidden = !changes.length;
+  byId("changes").replaceChildren(...changes.map((change) => element("li", "", change.text)));
   byId("missing").hidden = false;
   byId("missing").textContent = !panels.length
     ? drawing.drawn < 0.999 ? "Charts appear once the first steps are read." : "No steps to draw yet."
     : drawing.missing.length ? `Not in this source: ${drawing.missing.join(", ")}.` : "";
   events();
   if (!panels.length && !maps.length) return;
-  const data = { ...drawing, maps };
+  const data = { ...drawing, maps, changes };
   // A part of the run does not contain its ends, so they are remembered.
   if (view && extent) data.extent = { min: extent.min, max: Math.max(extent.max, drawing.end) };
-  if (!charts) charts = window.headwayCharts(data, looked);
+  if (!charts) charts = window.headwayCharts(data, looked, true);
   else charts.update(data);
   if (!view) extent = ends(panels);
   glance();
@@ -199,12 +205,13 @@ listen({
     if (lost.includes(id)) gone();
     const mine = runs.find((run) => run.id === id);
     if (!mine) return;
+    tell([mine]);
     const before = summary;
     summary = mine;
     glance();
     // New steps do not change the part that is visible.
     if (!before || mine.version !== before.version) {
-      if (!view) { loadCharts(); loadMaps(); }
+      if (!view || charts.follows()) { loadCharts(); loadMaps(); }
     }
     if (reportVersion !== mine.report_version) { reportVersion = mine.report_version; loadDetails(); }
   },

@@ -137,7 +137,7 @@ const headwayTools = (() => {
 
   function wantsLog(panel) {
     // A rate is read on a linear scale: warm-up and decay have their shapes there.
-    if (panel.bytes || panel.id === "rate") return false;
+    if (panel.bytes || panel.small || panel.id === "rate") return false;
     const all = panel.series.flatMap((series) => series.y).sort((a, b) => a - b);
     return all.length > 0 && all[0] > 0 && quantile(all, 0.98) / quantile(all, 0.02) > 100;
   }
@@ -227,5 +227,5 @@ const headwayTools = (() => {
     return new XMLSerializer().serializeToString(root);
   }
 
-  return { say, sayCount, sayTime, element, button, SECONDS, nearest, along, logGrid, smooth, steadyRange, wantsLog, save, csv, png, svg };
+  return { say, sayCount, sayTime, element, button, SECONDS, below, nearest, along, logGrid, smooth, steadyRange, wantsLog, save, csv, png, svg };
 })();

@@ -1,6 +1,7 @@
 // What the reader chose for all charts: the x axis, smoothing, tensors to draw. Kept in the address.
 "use strict";
-// `page`: `chosen`, `axes()`, `AXES`, `zoom()`, `rows()`, and `changed(axis before)`.
+// `page`: `chosen`, `axes()`, `AXES`, `zoom()`, `rows()`, `changed(axis before)`, and `follow()` of a
+// run that may grow.
 function headwayChoices(page) {
   const { chosen } = page;
   const { element, button } = headwayTools;
@@ -14,13 +15,14 @@ function headwayChoices(page) {
     const said = new URLSearchParams();
     if (chosen.axis !== "step") said.set("x", chosen.axis);
     if (chosen.smooth) said.set("smooth", String(chosen.smooth));
-    const zoom = page.zoom();
+    const zoom = chosen.follow ? null : page.zoom();
     if (zoom) said.set("zoom", Number(zoom.min.toPrecision(9)) + ":" + Number(zoom.max.toPrecision(9)));
     const scales = [...chosen.log.entries()];
     const log = scales.filter(([, on]) => on).map(([id]) => id), linear = scales.filter(([, on]) => !on).map(([id]) => id);
     if (log.length) said.set("log", log.join(","));
     if (linear.length) said.set("linear", linear.join(","));
     for (const name of chosen.pins) said.append("tensor", name);
+    if (chosen.layers) said.set("layers", chosen.layers);
     return said.toString();
   }
 
@@ -44,6 +46,7 @@ function headwayChoices(page) {
     for (const id of list(said.get("log"))) chosen.log.set(id, true);
     for (const id of list(said.get("linear"))) chosen.log.set(id, false);
     chosen.pins = said.getAll("tensor").slice(0, 6);
+    chosen.layers = said.get("layers") || "";
     const [from, to] = (said.get("zoom") || "").split(":").map(Number);
     return isFinite(from) && isFinite(to) && to > from ? [from, to] : null;
   }
@@ -75,9 +78,15 @@ function headwayChoices(page) {
     smoothing.className = "smoothing";
     const made = element("div", "tools noprint");
     made.append(labelled("x axis", axis), smoothing);
+    const follow = button("follow", "Follow the end");
+    follow.setAttribute("aria-pressed", "false");
+    if (page.follow) {
+      follow.addEventListener("click", page.follow);
+      made.append(follow);
+    }
     const charts = document.querySelector(".charts");
     charts.parentNode.insertBefore(made, charts);
-    return { made, axis, slider, amount };
+    return { made, axis, slider, amount, follow };
   }
 
   function fill() {
@@ -147,5 +156,7 @@ function headwayChoices(page) {
     return tensors.pins;
   }
 
-  return { keep, read, changed, show, pin, pins };
+  const mark = () => { if (bar) bar.follow.setAttribute("aria-pressed", String(chosen.follow)); };
+
+  return { mark, keep, read, changed, show, pin, pins };
 }

@@ -1,12 +1,12 @@
 // Draws the charts of a report. Text is inserted as text: nothing here parses markup.
 "use strict";
-// `data` is the chart data; `looked` is called with the visible part of the run. What comes
-// back accepts further data as a run grows.
-function headwayCharts(data, looked = () => {}) {
+// `data` is the chart data; `looked` is called with the visible part of the run, `live` says that it
+// may grow. What comes back accepts further data, and says how wide a part at the end is followed.
+function headwayCharts(data, looked = () => {}, live = false) {
   const { say, sayCount, sayTime, element, button, nearest, along } = headwayTools;
   const status = document.getElementById("status");
   const whole = document.getElementById("whole");
-  const HEIGHT = 180;
+  const HEIGHT = 180, SMALL = 110;
   const NONFINITE_EDGE = 9; // height of the strip at the upper edge, in CSS pixels
   const FLAG_WIDTH = 18;
   const SHORT = { NaN: "NaN", Infinity: "Inf", "-Infinity": "-Inf" };
@@ -15,7 +15,7 @@ function headwayCharts(data, looked = () => {}) {
   // -- the axis: x only rises, and stands for a step ----------------------------------------------
 
   // What the reader chose. It is kept in the address, so that a link shows the same.
-  const chosen = { axis: "step", smooth: 0, log: new Map(), all: new Set(), pins: [] };
+  const chosen = { axis: "step", smooth: 0, log: new Map(), all: new Set(), pins: [], layers: "", follow: false };
 
   function stepAt(x) {
     let offset = 0;
@@ -64,11 +64,12 @@ function headwayCharts(data, looked = () => {}) {
 
   let panels = [];
   function collect() {
-    panels = [...data.panels, ...data.components];
+    panels = [...data.panels, ...data.components, ...(data.system || [])];
     const pinned = chosen.pins.length ? data.maps.map((map) => ({
       id: "pin-" + map.id,
       title: map.title,
       bytes: false,
+      unit: "",
       series: chosen.pins.filter((name) => map.rows.includes(name)).map((name) => heat.curve(map, name)),
     })) : [];
     panels.push(...pinned.filter((panel) => panel.series.length));
@@ -86,7 +87,7 @@ function headwayCharts(data, looked = () => {}) {
           for (const gap of series.gaps) { see(gap[1], series); see(gap[2], series); }
         }
       }
-      for (const map of data.maps) see(map.start);
+      for (const map of data.maps) see(map.starts[0]);
     }
     if (low > high) { low = 0; high = 1; }
     return low === high ? { min: low - 1, max: high + 1 } : { min: low, max: high };
@@ -129,7 +130,7 @@ function headwayCharts(data, looked = () => {}) {
       if (low == null || !isFinite(low)) return [0, 1];
       const far = 1e300; // beyond this, margins and ticks overflow
       if (!chart.log) {
-        const steady = headwayTools.steadyRange(chart.panel.series.map((series) => series.y.slice(...visible(series))));
+        const steady = headwayTools.steadyRange(chart.panel.series.flatMap((series) => [series.y, ...(series.band || [])].map((ys) => ys.slice(...visible(series)))));
         chart.clipped = steady.clipped;
         if (steady.clipped && !chosen.all.has(chart.panel.id)) ({ low, high } = steady);
       }
@@ -137,6 +138,8 @@ function headwayCharts(data, looked = () => {}) {
       high = Math.min(high, far);
       if (chart.log) return uPlot.rangeLog(Math.max(low, 1e-300), Math.max(high, 1e-300), 10, false);
       if (low === high) return low === 0 ? [-1, 1] : [low - Math.abs(low) / 10, high + Math.abs(high) / 10];
+      // The load of a machine is read against none at all.
+      if (chart.panel.small && low >= 0 && low < high * 0.7) return [0, high * 1.08];
       const margin = (high - low) * 0.06;
       return [low - margin, high + margin];
     };
@@ -165,9 +168,17 @@ function headwayCharts(data, looked = () => {}) {
     const pale = chosen.smooth ? { width: 1 } : {};
     const lines = panel.series.map((series, at) => line(series, at, { ...pale, ...(chosen.smooth ? { stroke: ink(paint, series, at) + "50" } : {}) }));
     if (chosen.smooth) lines.push(...panel.series.map((series, at) => line(series, at, { label: series.label + " (smoothed)", width: 1.8, points: { show: false } })));
+    // A group of runs is a mean and a band: two more curves that are not drawn, and what is between.
+    const bands = [];
+    panel.series.forEach((series, at) => {
+      if (!series.band) return;
+      const edge = { stroke: "transparent", width: 0, spanGaps: true, points: { show: false } };
+      bands.push({ series: [lines.length + 2, lines.length + 1], fill: ink(paint, series, at) + "30" });
+      lines.push({ ...edge, label: series.label + " (lowest)" }, { ...edge, label: series.label + " (highest)" });
+    });
     chart.paint = paint;
     chart.plot = new uPlot({
-      width, height: HEIGHT,
+      width, height: panel.small ? SMALL : HEIGHT,
       legend: { show: false },
       padding: [NONFINITE_EDGE + 5, 12, 0, 0],
       cursor: { y: false, sync: { key: "steps" }, drag: { x: true, y: false }, points: { size: 7 } },
@@ -177,9 +188,10 @@ function headwayCharts(data, looked = () => {}) {
       },
       axes: [
         { ...axis, space: 90, size: 28, gap: 4, values: (plot, splits) => splits.map(sayX), ...(chosen.axis === "time" ? { incrs: headwayTools.SECONDS } : {}) },
-        { ...axis, size: 72, ...upright, values: (plot, splits) => splits.map((y) => y == null ? "" : say(y, panel.bytes, 3)) },
+        { ...axis, size: 72, ...upright, values: (plot, splits) => splits.map((y) => y == null ? "" : say(y, panel.bytes, panel.small ? 2 : 3)), ...(panel.small ? { space: 24 } : {}) },
       ],
       series: [{}, ...lines],
+      bands,
       hooks: {
         draw: [(plot) => annotate(plot, chart)],
         setCursor: [(plot) => readOut(plot, chart)],
@@ -203,6 +215,9 @@ function headwayCharts(data, looked = () => {}) {
         return [us, headwayTools.smooth(us, ys, chosen.smooth, view.max - view.min)];
       });
       tables.push(...chart.smoothed);
+    }
+    for (const series of chart.panel.series.filter((item) => item.band)) {
+      tables.push(...series.band.map((edge) => [series.x, edge]));
     }
     // Non-finite values have no place in a line, yet a chart of nothing else must still have an axis.
     tables.push([[extent.min, extent.max], [null, null]]);
@@ -308,6 +323,8 @@ function headwayCharts(data, looked = () => {}) {
 
   // -- the cursor -----------------------------------------------------------------------------------
 
+  const sayIn = (panel, value) => say(value, panel.bytes) + (panel.unit ? (panel.bytes ? "" : " ") + panel.unit : "");
+
   function readOut(plot, chart) {
     const left = plot.cursor.left;
     const away = left == null || left < 0;
@@ -322,9 +339,10 @@ function headwayCharts(data, looked = () => {}) {
         if (gap) {
           value = SHORT[gap[0]] + (gap[3] > 1 ? " ×" + gap[3] : "");
         } else if (near >= 0) {
-          value = say(series.y[near], chart.panel.bytes);
+          value = sayIn(chart.panel, series.y[near]);
+          if (series.band) value += ` (${sayIn(chart.panel, series.band[0][near])} to ${sayIn(chart.panel, series.band[1][near])})`;
           const soft = chosen.smooth && chart.smoothed[at];
-          if (soft && soft[0].length) value += " (smoothed " + say(soft[1][nearest(soft[0], u)], chart.panel.bytes) + ")";
+          if (soft && soft[0].length) value += " (smoothed " + sayIn(chart.panel, soft[1][nearest(soft[0], u)]) + ")";
         }
         words.push(series.label + " " + value);
       }
@@ -412,7 +430,7 @@ function headwayCharts(data, looked = () => {}) {
 
   // Whether a chart is logarithmic: as chosen, or as its numbers ask for while all of them are seen.
   function scaleOf(chart) {
-    const can = positive(chart.panel) && !chart.panel.bytes;
+    const can = positive(chart.panel) && !chart.panel.bytes && !chart.panel.small;
     if (chosen.log.has(chart.panel.id)) chart.log = can && chosen.log.get(chart.panel.id);
     else if (showsAll()) chart.log = can && headwayTools.wantsLog(chart.panel);
     else chart.log = can && chart.log;
@@ -463,7 +481,16 @@ function headwayCharts(data, looked = () => {}) {
 
   // -- looking at a part of the run -----------------------------------------------------------------
 
-  function look(from, to) {
+  // Keeps the end of a growing run visible: as much as is visible now, or the last fifth.
+  function follow() {
+    const width = showsAll() ? (extent.max - extent.min) / 5 : view.max - view.min;
+    if (chosen.follow) look(extent.min, extent.max);
+    else look(extent.max - width, extent.max, true);
+  }
+
+  function look(from, to, follows = false) {
+    chosen.follow = follows;
+    tools.mark();
     const low = Math.max(Math.min(from, to), extent.min), high = Math.min(Math.max(from, to), extent.max);
     const least = chosen.axis === "step" ? 2 : (extent.max - extent.min) / 1e6;
     if (high - low < least) {
@@ -483,7 +510,7 @@ function headwayCharts(data, looked = () => {}) {
     looked(stepsOf(view), all);
     keepAddress();
     const ends = chosen.axis === "step" ? `steps ${stepAt(view.min)} to ${stepAt(view.max)}` : `${tick(view.min)} to ${tick(view.max)}`;
-    status.textContent = all ? "The charts show the whole run." : `The charts show ${ends}.`;
+    status.textContent = follows ? `The charts follow the end: ${ends}.` : all ? "The charts show the whole run." : `The charts show ${ends}.`;
   }
 
   function jump(x) {
@@ -496,7 +523,7 @@ function headwayCharts(data, looked = () => {}) {
   }
 
   const tools = headwayChoices({
-    chosen, axes, AXES, data: () => data, changed,
+    chosen, axes, AXES, data: () => data, changed, follow: live ? follow : null,
     zoom: () => showsAll() ? null : view,
     rows: () => [...new Set(data.maps.flatMap((map) => map.rows))],
   });
@@ -547,7 +574,7 @@ function headwayCharts(data, looked = () => {}) {
   const heat = headwayHeat({
     data: () => data, view: () => view, toAxis, fromAxis, stepAt, tick, colours,
     point: (u) => { if (charts.length) point(u, charts[0]); },
-    pin: (row) => tools.pin(row),
+    pin: (row) => tools.pin(row), chosen, changed: () => keepAddress(),
   });
 
   function redraw() {
@@ -573,10 +600,12 @@ function headwayCharts(data, looked = () => {}) {
     const all = showsAll();
     const painted = data.maps;
     data = next;
-    if (!axes().includes(chosen.axis)) chosen.axis = "step";
+    const another = !axes().includes(chosen.axis);
+    if (another) chosen.axis = "step";
     collect();
     extent = reach();
-    if (all) view = { ...extent };
+    if (all || another) view = { ...extent };
+    else if (chosen.follow) view = { min: Math.max(extent.max - (view.max - view.min), extent.min), max: extent.max };
     for (const chart of charts) {
       const before = chart.panel.series.map((series) => series.label).join("\n");
       const panel = panels.find((item) => item.id === chart.panel.id);
@@ -633,7 +662,8 @@ function headwayCharts(data, looked = () => {}) {
     folded.forEach((item) => { item.open = false; });
     redraw();
   });
-  return { update, redraw };
+  const follows = () => { const steps = stepsOf(view); return chosen.follow ? steps.max - steps.min : 0; };
+  return { update, redraw, follows };
 }
 
 const embedded = document.getElementById("data");
