@@ -2,8 +2,10 @@
 
     python benchmarks/restart_soak.py --minutes 30 --every 20
 
-Prints the number of kills, the steps that were compared, and how many losses differ: every loss of
-every rank must be equal to that of the undisturbed run, bit for bit, and so must the final weights.
+A random rank is killed every 20 seconds for 30 minutes; then the run is told at which step to end,
+and an undisturbed run makes as many steps. Prints the number of kills, the steps that were
+compared, and how many losses differ: every loss of every rank must be equal to that of the
+undisturbed run, bit for bit, and so must the final weights.
 """
 
 from __future__ import annotations
@@ -19,15 +21,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 RANKS = 2
 PROGRESS = 15
 """Steps between two kills, at least."""
+NOTICE = 100
+"""Steps between the order to end the run and its last step, so that every rank knows it in time."""
 
 
-def work(folder: Path, steps: int, pause: float) -> None:
+def work(folder: Path, pause: float) -> None:
     """One rank of the training."""
     import torch
     import torch.distributed as dist
@@ -52,11 +57,12 @@ def work(folder: Path, steps: int, pause: float) -> None:
     plan = Snapshots(every=10, disk_share=1.0)
     guard = Guard(model, optimizer, run_dir=folder / "run", snapshots=plan)
     guard.resume()
+    done = False
     with guard, open(folder / f"losses{rank}", "a", buffering=1) as losses:
         for epoch in guard.epochs(10**9):
             sampler.set_epoch(epoch)
             for inputs, targets in guard(loader):
-                if guard.step >= steps:
+                if done := guard.step >= last_step(folder):
                     break
                 loss = (model(inputs) - targets).square().mean()
                 loss.backward()
@@ -64,17 +70,27 @@ def work(folder: Path, steps: int, pause: float) -> None:
                 optimizer.zero_grad()
                 losses.write(f"{guard.step} {loss.item().hex()}\n")
                 time.sleep(pause)
-            if guard.step >= steps:
+            if done:
                 break
     torch.save(net.state_dict(), folder / f"final{rank}.pt")
     dist.destroy_process_group()
 
 
-def start(folder: Path, steps: int, pause: float) -> subprocess.Popen[bytes]:
-    folder.mkdir()
+def last_step(folder: Path) -> float:
+    """Where the run is to end; infinite until it is told."""
+    return float(_read(folder / "last_step") or "inf")
+
+
+def end_at(folder: Path, step: int) -> None:
+    """Tell the ranks of a run where to end."""
+    (folder / "last_step.new").write_text(str(step))
+    (folder / "last_step.new").rename(folder / "last_step")
+
+
+def start(folder: Path, pause: float) -> subprocess.Popen[bytes]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     options = [f"--nproc-per-node={RANKS}", "--max-restarts=1000", "--monitor-interval=0.5"]
-    script = [__file__, "--worker", str(folder), "--steps", str(steps), "--pause", str(pause)]
+    script = [__file__, "--worker", str(folder), "--pause", str(pause)]
     # With the launcher's own store gloo finds the addresses of dead ranks in it after a restart.
     environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     command = [*launcher, *options, *script]
@@ -108,23 +124,26 @@ def disturb(folder: Path, process: subprocess.Popen[bytes], minutes: float, ever
     return kills
 
 
-def compare(calm: Path, disturbed: Path) -> tuple[int, int, bool]:
-    """(losses compared, losses that differ, whether the final weights are equal)."""
+def compare(calm: Path, disturbed: Path) -> tuple[int, int, int, bool]:
+    """(losses compared, that differ, that are missing; whether the final weights are equal)."""
     import torch
 
-    compared = different = 0
+    compared = different = missing = 0
     equal = True
     for rank in range(RANKS):
         expected = dict(line.split() for line in _read(calm / f"losses{rank}").splitlines())
+        seen = set()
         for line in _read(disturbed / f"losses{rank}").splitlines():
             parts = line.split()
             if len(parts) == 2 and parts[0] in expected:  # a kill may tear a line
                 compared += 1
                 different += expected[parts[0]] != parts[1]
+                seen.add(parts[0])
+        missing += len(expected.keys() - seen)
         files = [folder / f"final{rank}.pt" for folder in (calm, disturbed)]
         one, other = (torch.load(file, weights_only=True) for file in files)
         equal = equal and all(torch.equal(one[name], other[name]) for name in one)
-    return compared, different, equal
+    return compared, different, missing, equal
 
 
 def _read(path: Path) -> str:
@@ -135,42 +154,49 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--every", type=float, default=20.0)
-    parser.add_argument("--steps", type=int, default=0, help="steps of the run")
     parser.add_argument("--pause", type=float, default=0.05, help="seconds between two steps")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--worker", type=Path)
     options = parser.parse_args()
     if options.worker is not None:
-        work(options.worker, options.steps, options.pause)
+        work(options.worker, options.pause)
         return
-    steps = options.steps or int(60 * options.minutes / options.pause / 2)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        process = start(folder / "disturbed", steps, options.pause)
+        for name in ("disturbed", "calm"):
+            (folder / name).mkdir()
+        began = time.monotonic()
+        process = start(folder / "disturbed", options.pause)
         kills = disturb(folder / "disturbed", process, options.minutes, options.every)
+        seconds = time.monotonic() - began
+        steps = steps_made(folder / "disturbed") + NOTICE
+        for name in ("disturbed", "calm"):
+            end_at(folder / name, steps)
         process.wait()
-        calm = start(folder / "calm", steps, 0.0)
+        calm = start(folder / "calm", 0.0)
         calm.wait()
         if process.returncode or calm.returncode:
             print(_read(folder / "disturbed" / "output")[-3000:])
             raise SystemExit(f"the run ended with {process.returncode}, {calm.returncode}")
-        compared, different, equal = compare(folder / "calm", folder / "disturbed")
+        compared, different, missing, equal = compare(folder / "calm", folder / "disturbed")
     result = {
         "script": "benchmarks/restart_soak.py",
         "date": time.strftime("%Y-%m-%d"),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, gloo, {RANKS} ranks",
-        "minutes": options.minutes,
+        "torch": version("torch"),
+        "minutes": round(seconds / 60, 1),
         "seconds_between_kills": options.every,
         "kills": kills,
         "steps": steps,
         "losses_compared": compared,
         "losses_that_differ": different,
+        "losses_missing": missing,
         "final_weights_equal": equal,
     }
     print(json.dumps(result, indent=1))
     if options.json is not None:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
-    raise SystemExit(bool(different) or not equal)
+    raise SystemExit(bool(different or missing) or not equal)
 
 
 if __name__ == "__main__":

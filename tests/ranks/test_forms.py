@@ -168,6 +168,14 @@ def test_what_a_communication_hook_remembers_is_put_back(tmp_path: Path) -> None
         assert_same(other.state, one.state)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["pipeline", "tensor"])
+def test_parts_of_one_model_read_the_same_batches_on_purpose(strategy: str, tmp_path: Path) -> None:
+    for rank in run_job(2, Job(strategy, tmp_path / "run", epochs=5)):
+        assert rank is not None
+        assert not rank.codes & {"HD601", "HD603"}
+
+
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 @pytest.mark.slow
 def test_one_small_reduction_per_step_and_nothing_else(kind: str) -> None:

@@ -141,6 +141,22 @@ def test_a_deleted_snapshot_leaves_the_store(memory_url: str) -> None:
     writer.close()
 
 
+def test_a_snapshot_of_several_ranks_is_uploaded_whole_and_sealed_last(memory_url: str) -> None:
+    remote = RemoteRun(memory_url, rank=0, notify=pytest.fail)
+    home = remote.folder / "snapshots" / "1-step10"
+    (home / "dcp").mkdir(parents=True)
+    names = ["dcp/.metadata", "dcp/__0_0.distcp", "dcp/__1_0.distcp", "manifest.json"]
+    for name in [*names, "dcp/.metadata.new", ".shared-1"]:
+        (home / name).write_bytes(b"1")
+    listed = [name.removeprefix("snapshots/1-step10/") for name in remote._files()]
+    remote.close()
+    assert sorted(listed) == sorted(names)
+    assert listed[-1] == "manifest.json"
+    assert sorted(remote_run._list(*remote_run.open_store(memory_url))) == sorted(
+        f"snapshots/1-step10/{name}" for name in names
+    )
+
+
 class _BrokenStore:
     """A store that fails for a while."""
 

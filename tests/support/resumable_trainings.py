@@ -57,6 +57,7 @@ class Job:
     kill_in_write: tuple[int, int] | None = None
     """(rank, operation): it is killed at that file operation of its third snapshot."""
     every: int = 3
+    epochs: int = EPOCHS
 
     def but(self, **changes: Any) -> Job:
         return replace(self, **changes)
@@ -75,6 +76,7 @@ class Result:
     seen: list[tuple[int, int, int]] = field(default_factory=list)
     """(step, epoch, sample)."""
     held: list[int] = field(default_factory=list)
+    codes: set[str] = field(default_factory=set)
 
 
 class Numbered(Dataset[Any]):
@@ -150,6 +152,7 @@ def train_job(rank: int, job: Job) -> Result:
     result.marks[guard.step] = checksum(model, optimizer)
     result.state = local_state(model, local(optimizer))
     result.held = sorted({action.step for action in guard.actions})
+    result.codes = {finding.code for finding in guard.findings}
     return result
 
 
@@ -164,7 +167,7 @@ def train_guarded(
     loader = DataLoader(Numbered(), BATCH, sampler=sampler)
     count = -1
     with guard, open(job.run_dir.with_suffix(f".seen{rank}"), "a", buffering=1) as seen:
-        for epoch in guard.epochs(EPOCHS):
+        for epoch in guard.epochs(job.epochs):
             sampler.set_epoch(epoch)
             for x, y, indices in guard(loader):
                 step = guard.step

@@ -42,6 +42,8 @@ STALE_SECONDS = 180.0
 """Seconds without a sign of life after which a holder on another host counts as dead."""
 CLOSE_SECONDS = 60.0
 """Seconds that closing a run waits for the store."""
+DCP_INDEX = ".metadata"
+"""The index of a snapshot of several ranks; other hidden files are temporary."""
 PULLED = ("snapshots", "incidents")
 """Folders that are downloaded only when they are asked for."""
 
@@ -115,8 +117,10 @@ def _download(store: Any, root: str, names: dict[str, int], target: Path) -> Non
         if not place.resolve().is_relative_to(target.resolve()):
             raise ValueError(f"a name leads out of the run: {name}")
         place.parent.mkdir(parents=True, exist_ok=True)
-        if not separator:
-            store.get_file(f"{root}/{name}", str(place))
+        if not separator:  # other ranks of this host may download the same: whole files only
+            fresh = place.with_name(f".{place.name}.{os.getpid()}.new")
+            store.get_file(f"{root}/{name}", str(fresh))
+            fresh.replace(place)
         else:  # sorted: parts follow each other
             with open(place, "wb" if int(part) == 0 else "ab") as file:
                 file.write(store.cat_file(f"{root}/{name}"))
@@ -296,14 +300,18 @@ class RemoteRun:
         self._store.pipe_file(place, json.dumps(content).encode() + b"\n")
 
     def _files(self) -> Iterator[str]:
-        """The files of this rank, and of all ranks together where it leads."""
-        for folder, _, names in os.walk(self.folder):
+        """The files of this rank, and of all ranks together where it leads.
+
+        The manifest of a snapshot lies above its parts and comes after them.
+        """
+        for folder, _, names in os.walk(self.folder, topdown=False):
             inside = Path(folder).relative_to(self.folder)
             if any(part.endswith(".new") or part.startswith(".") for part in inside.parts):
                 continue
             for name in sorted(names):
                 at = (inside / name).as_posix()
-                if not name.startswith(".") and not name.endswith(".new") and self._is_own(at):
+                hidden = name.startswith(".") and name != DCP_INDEX
+                if not hidden and not name.endswith(".new") and self._is_own(at):
                     yield at
 
     def _is_own(self, name: str) -> bool:

@@ -35,8 +35,9 @@ class RankOrderShared(Check):
     ## False alarms
     Training on one fixed batch is not reported, nor a coincidence on a tiny data set. Ranks of a
     tensor parallel group share their batch on purpose; groups of adjacent ranks, all of the same
-    size, count as such and are not reported unless they include all ranks. A synthetic benchmark
-    that draws from the same seed on all ranks is reported, and may be ignored.
+    size, count as such and are not reported unless they include all ranks. A guard does not record
+    the checksums if all ranks hold parts of one model (tensor parallelism, pipeline stages). A
+    synthetic benchmark that draws from the same seed on all ranks is reported, and may be ignored.
 
     ## What to do
     Give every rank its own part of the data: `DistributedSampler(dataset)` in the loader (and

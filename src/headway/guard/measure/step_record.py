@@ -124,6 +124,7 @@ class _PendingTransfer:
 
 
 WEIGHTS_HASH = "rank/weights_hash"
+BATCH_HASH = "rank/batch_hash"
 SHARED_VALUES = (
     "step_time_s",
     "loader_wait_s",
@@ -180,6 +181,8 @@ class StepRecordBuilder:
                 ranks.begin_equal = len({value for _, value in weights.items()}) == 1
             if ranks.begin_equal is False:
                 found.pop(WEIGHTS_HASH, None)
+            if ranks.begin_equal is False or ranks.same_batches:
+                found.pop(BATCH_HASH, None)  # parts of one model read the same on purpose
             self.columns.update(found)
             if bad:
                 self.columns.update(tally.nonfinite(chosen))

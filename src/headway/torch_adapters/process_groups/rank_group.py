@@ -77,6 +77,8 @@ class RankGroup:
         self.begin_equal: bool | None = None
         """Whether the plain weights were equal on all ranks at first: only then are they replicas.
         A wrapper says so itself; None: not known yet."""
+        self.same_batches = False
+        """Whether every rank needs the same batches: tensor parallelism over all of them."""
         self.shares_host_group = False
         """Whether every rank has a host group of an earlier guard, so that it can be shared."""
 
@@ -158,7 +160,9 @@ def find_rank_group(
     if dist.get_world_size(group) < 2:
         return None
     ranks = RankGroup(group, models)
-    ranks.begin_equal = None if given and not _groups(models) else True
+    wrapped = bool(_groups(models))
+    ranks.begin_equal = None if given and not wrapped else True
+    ranks.same_batches = not wrapped and _is_tensor_parallel(models)
     return ranks
 
 
@@ -258,6 +262,12 @@ def _groups(models: Sequence[nn.Module]) -> list[ProcessGroup]:
             if isinstance(unit, module.FullyShardedDataParallel)
         ]
     return groups
+
+
+def _is_tensor_parallel(models: Sequence[nn.Module]) -> bool:
+    """Whether layers are split over the ranks, and no FSDP2 gives each rank its own data."""
+    split = any(sharded_tensors.is_dtensor(p) for model in models for p in model.parameters())
+    return split and not any(map(sharded_tensors.parameter_groups, models))
 
 
 def _meshes(parameters: Iterable[Any]) -> list[Any]:
