@@ -177,7 +177,7 @@ def test_named_samples_are_left_out() -> None:
     origin = Origin("log-of-zero", "", "forward", "log", rows=(3, 5))
     assert not run(scene, step).finite
     (remedy,) = select_remedies(origin, None, scene, "deterministic")
-    assert remedy.text == "Fix or remove samples 3, 5 (data set: 1871, 1873)"
+    assert remedy.text == "Fix or remove data-set samples 1871, 1873"
     assert remedy.safe
     assert not remedy.keepable
     assert attempt(scene, step, remedy).tried == "cured"

@@ -103,7 +103,7 @@ def test_the_bad_sample_is_named_as_the_data_set_knows_it(tmp_path: Path) -> Non
     (tensor,) = tensors_of(tmp_path)
     assert (tensor.facts["rows"], tensor.facts["indices"]) == (rows, names)
     (finding,) = [found for found in run.guard.findings if found.code == "HD501"]
-    assert f"(in the data set: {names[0]}, {names[1]})" in finding.message
+    assert finding.message.startswith(f"data-set samples {names[0]}, {names[1]} contain ")
     assert finding.evidence["indices"] == names
     assert finding.where.sample == rows[0]
 

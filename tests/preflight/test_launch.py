@@ -494,3 +494,31 @@ def test_an_observer_that_fails_takes_one_line(monkeypatch: pytest.MonkeyPatch) 
     assert list(done.notes) == [
         "an observer failed and was removed: Failing: NotImplementedError: no kernel for SparseCPU"
     ]
+
+
+def bad_sample_loop() -> None:
+    torch.manual_seed(0)
+    x, y = data(96)
+    x[70, 3] = float("nan")
+    model = classifier()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    loader = DataLoader(TensorDataset(x, y), 16, shuffle=True)
+    for _ in range(3):
+        for one, two in loader:
+            loss = F.cross_entropy(model(one), two)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize("under", ["run", "check"])
+def test_one_bad_sample_is_one_finding_that_names_it_in_the_data_set(under: str) -> None:
+    if under == "check":
+        report = run_check(bad_sample_loop, how=CheckOptions(max_steps=100)).report
+    else:
+        report = run_guarded(bad_sample_loop, settings=Settings()).report
+    (finding,) = [found for found in report.findings if found.code == "HD501"]
+    assert finding.message.startswith("data-set sample 70 contains 1 NaN, at feature 3 (batch[0]")
+    assert finding.count == 3
+    assert len(finding.occurred_at) == 3
+    assert "Fix or remove data-set sample 70" in [remedy.text for remedy in finding.remedies]

@@ -60,7 +60,8 @@ class _Episode:
         return replace(self.first, evidence=evidence, count=self.count, steps=steps)
 
     def add(self, finding: Finding) -> None:
-        self.count += 1
+        # Two sources may report one fault of one step.
+        self.count += finding.step is None or finding.step != self.last.step
         self.last = finding
         if finding.step is not None and len(self.steps) < MAX_STEPS:
             self.steps.append(finding.step)

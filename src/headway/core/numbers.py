@@ -70,6 +70,11 @@ def say(value: float, digits: int = 3) -> str:
     return f"{value:.{digits}g}"
 
 
+def say_nonfinite(nan: int, inf: int) -> str:
+    """`3 NaN`, `2 Inf` or `3 NaN and 2 Inf`."""
+    return " and ".join(f"{count} {kind}" for count, kind in ((nan, "NaN"), (inf, "Inf")) if count)
+
+
 def ordinal(count: int) -> str:
     """`1st`, `2nd`, `11th`."""
     if 10 <= count % 100 <= 20:

@@ -300,15 +300,18 @@ def format_line(line: Location | None) -> str:
 
 
 def format_samples(explanation: Explanation) -> str:
-    """`sample 5 (data set: 1871)`; empty if unknown."""
+    """`data-set sample 1871 (row 5 of the batch)`; empty if unknown."""
     origin, spike = explanation.origin, explanation.spike
     rows = origin.rows if origin else spike.rows if spike else ()
     if not rows:
         return ""
-    known = f" (data set: {_list_some(explanation.samples)})" if explanation.samples else ""
     common = origin.common if origin else spike.common if spike else ""
     shared = f" with {common}" if common else ""
-    return f"sample{'s' if len(rows) > 1 else ''} {_list_some(rows)}{known}{shared}"
+    many, listed = "s" if len(rows) > 1 else "", _list_some(rows)
+    if not explanation.samples:
+        return f"sample{many} {listed}{shared}"
+    known = _list_some(explanation.samples)
+    return f"data-set sample{many} {known} (row{many} {listed} of the batch){shared}"
 
 
 def _write_headline(explanation: Explanation) -> str:
@@ -343,6 +346,8 @@ def _describe_origin(origin: Origin, explanation: Explanation) -> str:
     if samples and cause.startswith(INPUT_CONTAINS):
         verb = "contain" if len(origin.rows) > 1 else "contains"
         cause = f"{samples} already {verb}{cause.removeprefix(INPUT_CONTAINS)}"
+        if len(origin.rows) > 1:
+            cause = cause.replace("when it leaves", "when they leave", 1)
         samples = ""
     rank = f" on rank {explanation.rank}" if explanation.rank is not None else ""
     carried = _CARRIERS.get(origin.through or "", "").format(name=origin.through_name)

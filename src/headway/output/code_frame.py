@@ -20,6 +20,8 @@ MAX_BYTES = 1 << 21
 """A larger file is not source that a person wrote."""
 LABELS = {"HD501": "first used here"}
 """Where the line of a finding is not at fault: what it does."""
+MADE_BY_CONSTANT = "A constant in the code"
+"""How the explanation of a value begins that the line itself writes."""
 _OPERATORS: Mapping[str, tuple[type[ast.AST], ...]] = {
     "div": (ast.Div, ast.FloorDiv),
     "true_divide": (ast.Div,),
@@ -63,7 +65,8 @@ def frame_of(finding: Finding) -> list[CodeFrameLine]:
     at = lines[where.line - 1]
     if isinstance(recorded, str) and recorded.strip() and recorded.strip() != at.strip():
         return []
-    label = LABELS.get(finding.code, "")
+    made = str(finding.evidence.get("why", "")).startswith(MADE_BY_CONSTANT)
+    label = "written here" if made else LABELS.get(finding.code, "")
     main = _underline(lines, where.line, where.op, label=label, main=True)
     first = max(where.line - BEFORE, 1)
     numbers = range(first, min(where.line + AFTER, len(lines)) + 1)

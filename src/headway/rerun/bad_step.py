@@ -214,7 +214,12 @@ class RerunResults:
         """Explain a bad step that was not run again; `seen_at`: the step that was traced."""
         first = traced.origins[0]
         known = [found.origin for found in self.found if found.origin is not None]
-        same = any((one.op, one.place) == (first.op, first.place) for one in known)
+        # Bad data is reported once for each batch by HD501; where it is met tells nothing new.
+        same = any(
+            (one.op, one.place) == (first.op, first.place)
+            or (one.kind == "poisoned-batch" and is_bad_input(first))
+            for one in known
+        )
         if self.captured or not self._policy.replay or same or len(known) >= MAX_TRACED_REPORTS:
             return
         origins = traced.origins

@@ -185,6 +185,12 @@ class BatchOrigin:
     batched: bool = True
     """The indices are a list, one per sample; otherwise the index of a ready-made batch."""
 
+    @classmethod
+    def of(cls, source: IndexedIterator, epoch: int, number: int) -> BatchOrigin:
+        """The origin of the batch that a loader's iterator gave last."""
+        tape = source.tape
+        return cls(epoch, number, tape.dataset, source.indices, tape.batched)
+
 
 @dataclass(frozen=True, slots=True)
 class BatchIdentity:
@@ -326,8 +332,7 @@ class ObservedLoader:
         source = self._source
         if not isinstance(source, IndexedIterator):
             return BatchOrigin(self._epoch, self.given)
-        tape = source.tape
-        return BatchOrigin(self._epoch, self.given, tape.dataset, source.indices, tape.batched)
+        return BatchOrigin.of(source, self._epoch, self.given)
 
 
 def _versions(batch: Any) -> int:

@@ -5,6 +5,7 @@ indices of each batch.
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,8 +33,10 @@ class LoaderListener(Protocol):
     def batch_wanted(self, frame: FrameType | None) -> Iterator[Any] | None:
         """The loop asks for its next batch; batches to be given to it before that, if any."""
 
-    def batch_drawn(self, loader: Any, batch: Any, waited: float) -> None:
-        """A batch came out of a loader."""
+    def batch_drawn(
+        self, loader: Any, batch: Any, waited: float, samples: IndexedIterator | None
+    ) -> None:
+        """A batch came out of a loader; `samples` knows its indices in the data set."""
 
     def pass_begun(self, loader: Any) -> None:
         """A loader is iterated over."""
@@ -68,7 +71,9 @@ class ObservedIterator:
             self._again = None
         asked = time.perf_counter()
         batch = next(self._source)
-        self._listener.batch_drawn(self._loader, batch, time.perf_counter() - asked)
+        waited = time.perf_counter() - asked
+        samples = self._source if isinstance(self._source, IndexedIterator) else None
+        self._listener.batch_drawn(self._loader, batch, waited, samples)
         return batch
 
 
@@ -91,11 +96,15 @@ def redeliver_batches(batches: Iterable[Any]) -> Iterator[None]:
 def observe_loaders(listener: LoaderListener) -> Iterator[None]:
     """While this lasts, every DataLoader reports to the listener."""
 
+    passes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
     def wrap(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def iterate(self: Any) -> Any:
             listener.pass_begun(self)
             tape = None if _is_recorded(self) else make_index_recorder(self)
             source = _iterate_recorded(self, tape, lambda: original(self))
+            if isinstance(source, IndexedIterator):
+                source.epoch = passes[self] = passes.get(self, -1) + 1
             return ObservedIterator(source, self, listener)
 
         return iterate
@@ -243,8 +252,11 @@ class IndexedIterator:
     def __init__(self, iterator: Any, tape: IndexRecorder) -> None:
         self.indices: Any = None
         self.tape = tape
+        self.given = 0
+        """Number of batches so far, those that could not be loaded included."""
+        self.epoch = 0
+        """Number of earlier passes over the loader."""
         self._iterator = iterator
-        self._given = 0
         self._ordered = getattr(iterator, "_in_order", True)
 
     def __iter__(self) -> IndexedIterator:
@@ -263,8 +275,8 @@ class IndexedIterator:
         return batch
 
     def _count(self, before: set[int] | None) -> None:
-        number = self._given if before is None else _find_removed(before, self._tasks())
-        self._given += 1
+        number = self.given if before is None else _find_removed(before, self._tasks())
+        self.given += 1
         self.indices = self.tape.take(number)
 
     def __len__(self) -> int:
@@ -273,8 +285,9 @@ class IndexedIterator:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._iterator, name)
 
-    def failing_indices(self) -> Sequence[Any]:
-        """The indices of the batch whose loading has raised; empty if they are not known."""
+    def samples(self) -> Sequence[Any]:
+        """Indices of the samples of the last batch, or of the one whose loading has raised; empty
+        if they are not known."""
         drawn = self.indices
         return tuple(drawn) if self.tape.batched and isinstance(drawn, (list, tuple)) else ()
 
@@ -351,7 +364,7 @@ def find_failed_load(error: BaseException) -> FailedLoad | None:
         file, names = frame.f_code.co_filename.replace("\\", "/"), frame.f_locals
         owner = names.get("self")
         if isinstance(owner, IndexedIterator):
-            indices = owner.failing_indices()
+            indices = owner.samples()
         elif file.endswith("torch/utils/data/dataloader.py"):
             inside = inside or frame.f_code.co_name in _ITERATION
             dataset = getattr(owner, "_dataset", dataset)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headway.checks.checkpoint_tensors import looks_like_mask
@@ -8,6 +8,7 @@ from headway.checks.symptoms import NONFINITE_OR_RANK
 from headway.core.check import Check, Needs
 from headway.core.facts import LISTED, Place, say_list
 from headway.core.findings import Finding, Severity
+from headway.core.numbers import say_nonfinite
 from headway.core.records import TensorRecord
 
 MENTIONED = 5
@@ -59,10 +60,7 @@ class NonfiniteInput(Check):
         )
         yield self.find(
             record,
-            f"input {record.name} contains {nan} NaN and {inf} Inf"
-            + _list_positions("in sample", rows, facts.get("bad_rows"))
-            + _list_data_set_indices(indices, facts.get("bad_rows"))
-            + _list_positions("at feature", features, facts.get("bad_features")),
+            _describe(record.name, say_nonfinite(nan, inf), facts),
             subject=record.name,
             where=Place.read(record.facts.get("place")).where(
                 sample=rows[0] if rows else None, rank=record.rank
@@ -81,17 +79,23 @@ class NonfiniteInput(Check):
         )
 
 
-def _list_positions(place: str, items: Sequence[int], count: int | None) -> str:
+def _describe(name: str, what: str, facts: Mapping[str, Any]) -> str:
+    """Named by its index in the data set where that is known, otherwise by its row."""
+    rows, bad_rows = facts.get("rows") or (), facts.get("bad_rows")
+    features = _list_positions("at feature", facts.get("features") or (), facts.get("bad_features"))
+    if indices := facts.get("indices"):
+        samples = _list_positions("data-set sample", indices, bad_rows).removeprefix(", ")
+        verb = "contain" if len(_padded(indices, bad_rows)) > 1 else "contains"
+        return f"{samples} {verb} {what}{features} ({name}{_list_positions('row', rows, bad_rows)})"
+    return f"input {name} contains {what}{_list_positions('in sample', rows, bad_rows)}{features}"
+
+
+def _list_positions(place: str, items: Sequence[Any], count: int | None) -> str:
     """`, in samples 3, 17 and 5 more`: the source may list only the first of them."""
     if not items:
         return ""
     padded = _padded(items, count)
     return f", {place}{'s' if len(padded) > 1 else ''} {say_list(padded, MENTIONED)}"
-
-
-def _list_data_set_indices(indices: Sequence[Any], count: int | None) -> str:
-    """The indices of those samples in the data set, if the source knows them."""
-    return f" (in the data set: {say_list(_padded(indices, count), MENTIONED)})" if indices else ""
 
 
 def _padded(items: Sequence[Any], count: int | None) -> list[Any]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from headway.checks.symptoms import NONFINITE_STEP
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Severity, Where
+from headway.core.numbers import say_nonfinite
 from headway.core.records import TensorRecord
 
 
@@ -51,7 +52,7 @@ class NonfiniteOptimizerState(Check):
         of = f" of {size}" if size else ""
         yield self.find(
             record,
-            f"optimizer state {record.name} contains {nan} NaN and {inf} Inf{of}: every further "
+            f"optimizer state {record.name} contains {say_nonfinite(nan, inf)}{of}: every further "
             f"step writes them into the weights",
             where=Where(
                 module=record.name, file=record.facts.get("file"), rank=record.rank or None

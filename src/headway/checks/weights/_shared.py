@@ -9,7 +9,7 @@ from headway.core.check import Check
 from headway.core.facts import LISTED, say_list
 from headway.core.findings import Finding, Where
 from headway.core.model_facts import ActivationFacts
-from headway.core.numbers import say
+from headway.core.numbers import say, say_nonfinite
 from headway.core.records import (
     Column,
     Header,
@@ -155,7 +155,7 @@ class NonfiniteTensorCheck(Check):
         nan, inf = int(record.stats.get("nan", 0)), int(record.stats.get("inf", 0))
         return self.find(
             record,
-            f"the {record.role} {record.name} contains {nan} NaN and {inf} Inf{among}",
+            f"the {record.role} {record.name} contains {say_nonfinite(nan, inf)}{among}",
             where=Where(module=record.name, rank=record.rank or None),
             remedies=self.advise(record.step),
             tensors=[record.name],

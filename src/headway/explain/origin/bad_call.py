@@ -92,6 +92,7 @@ def classify_leaf(operand: Operand) -> OriginKind:
         operand.role, ("unknown", "{name} already contains {what} before the step uses it")
     )
     cause = story.format(name=operand.name, what=_describe_bad(operand))
+    cause = cause.replace("constant, a constant", "a constant", 1)  # one without a name
     return OriginKind(name, f"{cause}: {_count_bad(operand)}")
 
 
@@ -106,7 +107,7 @@ _LEAF_CAUSES = {
         "{name} is uninitialised memory (torch.empty), read before it is written, and contains "
         "{what}",
     ),
-    "constant": ("unknown", "{name} is a constant in the code and contains {what}"),
+    "constant": ("unknown", "{name}, a constant in the code, is {what}"),
 }
 
 

@@ -264,12 +264,13 @@ class DropSamples(StepRemedy):
         ]
 
     def _one(self, at: int, rows: Sequence[int]) -> str:
-        listed = ", ".join(map(str, rows))
+        many, listed = "s" if len(rows) > 1 else "", ", ".join(map(str, rows))
         where = f" of batch {at} of the step" if self._several else ""
         names = self._names[at]
-        named = f" (data set: {', '.join(map(str, names))})" if names else ""
         common = f" with {self._common[at]}" if self._common[at] else ""
-        return f"sample{'s' if len(rows) > 1 else ''} {listed}{where}{named}{common}"
+        if names:
+            return f"data-set sample{many} {', '.join(map(str, names))}{common}"
+        return f"sample{many} {listed}{where}{common}"
 
 
 def _source(size: int, dropped: Sequence[int]) -> list[int]:

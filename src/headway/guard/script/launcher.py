@@ -42,6 +42,7 @@ from headway.guard.script.step_limits import StepLimits, children_seconds
 from headway.guard.step_machine import RECENT_BATCHES
 from headway.output.notices import Notices, logger
 from headway.policy import Policy
+from headway.rerun.recorded_batch import BatchOrigin
 from headway.rerun.step_tracer import StepTracer
 from headway.torch_adapters import dataloader, live_objects, patching
 from headway.torch_adapters.frames import current_frame, is_user_frame
@@ -133,6 +134,8 @@ class ScriptLauncher:
         self._first_batches: deque[Any] = deque(maxlen=RECENT_BATCHES)
         """The last batches before there is a guard."""
         self._ignored: Any = None  # the handler of Ctrl-C while it is ignored
+        self.samples: Sequence[Any] = ()
+        """Indices of the samples of the last batch; empty if they are not known."""
         self._batches = BatchHistory()
         self._first_batch: Any = None
         """The last batch before there was a guard."""
@@ -318,13 +321,19 @@ class ScriptLauncher:
             return None
         return guard.rerun_in_loop(frame)
 
-    def batch_drawn(self, loader: Any, batch: Any, waited: float) -> None:
+    def batch_drawn(
+        self, loader: Any, batch: Any, waited: float, samples: dataloader.IndexedIterator | None
+    ) -> None:
         self.tracer.batch_drawn(batch)
+        self.samples = () if samples is None else samples.samples()
         for listener in self.on_batch:
             listener(loader, batch)
         if self.guard is not None:
             if self.guard is not self._framework_guard:
-                self.guard.saw_batch(batch, waited)
+                origin = None
+                if samples is not None:
+                    origin = BatchOrigin.of(samples, samples.epoch, samples.given - 1)
+                self.guard.saw_batch(batch, waited, origin)
             return
         self._batches.add(batch, batch_size(batch) or 0)
         self._first_batch = batch

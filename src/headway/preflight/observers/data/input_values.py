@@ -284,7 +284,7 @@ class NonfiniteInputs(Observer):
         return not any(made() is tensor for made in self._made)
 
     def _look(self, given: Any) -> None:
-        for bad in scan_batch(given):
+        for bad in scan_batch(given, self.script.launch.samples):
             self._left -= 1
             self._waiting.append((self.script.step, bad, self.script.place()))
 
