@@ -1,0 +1,19 @@
+"""The user presses Ctrl-C."""
+
+import time
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for step in range(3000):
+    x = torch.randn(16, 8)
+    loss = (model(x) - x.mean(1, keepdim=True)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    time.sleep(0.02)
+    if step == 60:
+        print("signal me", flush=True)
