@@ -10,19 +10,16 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from headway import registry
-from headway.checks.checkpoint_tensors import CHECKPOINT
 from headway.config import Settings
-from headway.core.check import Check, Context, Needs, Observed
+from headway.core.check import CHECKPOINT, Check, CheckSlot, Context, Observed, no_checkpoints
 from headway.core.episodes import FindingEpisodes, RecordDistance, full_distance
 from headway.core.findings import Finding, NotRun
 from headway.core.incident_events import read_incident, read_traced
 from headway.core.records import EventRecord, Header, Record, SetupRecord, StepRecord, TensorRecord
-from headway.core.signals import axis_of
 
 CRASHED = "check-crashed"
 """The kind of event that the engine emits for a check that raised."""
@@ -33,8 +30,7 @@ SCANNED = "scan"
 PLACES = "places"
 """The topic of notable lines of the user's script, which any check may point at."""
 
-UNAVAILABLE = "unavailable"
-"""The fact that says why the facts of a topic could not be collected."""
+_Observe: TypeAlias = Callable[[Any], Iterable[Finding]]
 
 _RECORD_NAMES = {
     StepRecord: "steps",
@@ -42,70 +38,6 @@ _RECORD_NAMES = {
     TensorRecord: "tensors",
     EventRecord: "events",
 }
-
-
-@dataclass(slots=True)
-class _CheckSlot:
-    """A check and its state in this run."""
-
-    kind: type[Check]
-    needs: Needs
-    create: Callable[[], Check]
-    check: Check | None = None
-    """None until the first record for the check: most sources lack what most checks need."""
-    reason: str | None = None
-    """Why it does not receive steps; None if it does."""
-    seen: bool = False
-    """Whether it received evidence that it can judge."""
-    unavailable: str | None = None
-    """Why the facts it needs could not be collected, if an observer tried."""
-    crashed: bool = False
-    checkpoints: int = 0
-    """Number of checkpoints so far."""
-    columns_only: bool = False
-    """Whether it reads columns only, so that it ignores steps without columns."""
-
-    def __post_init__(self) -> None:
-        wanted = (*self.needs.signals, *self.needs.any_of)
-        self.columns_only = bool(wanted) and all(axis_of(name) for name in wanted)
-
-    def looks_at(self, record: Observed) -> bool:
-        """Whether the check wants this record; records that it could run."""
-        if type(record) is StepRecord:  # the common case: no further conditions
-            self.seen = True
-            return True
-        needs = self.needs
-        if isinstance(record, TensorRecord) and needs.roles and record.role not in needs.roles:
-            return False
-        if isinstance(record, EventRecord) and needs.events and record.kind not in needs.events:
-            return False
-        if needs.checkpoints and isinstance(record, (TensorRecord, EventRecord)):
-            return self._looks_at_checkpoint(record)
-        if isinstance(record, SetupRecord) and needs.topics:
-            if record.topic not in needs.topics:
-                return False
-            why = record.facts.get(UNAVAILABLE)
-            if why is not None:
-                self.unavailable = str(why)
-                return False
-        # For a check that judges steps, set-up facts and events are only additional information.
-        if not isinstance(record, (SetupRecord, EventRecord)) or StepRecord not in needs.kinds:
-            self.seen = True
-        return True
-
-    def _looks_at_checkpoint(self, record: TensorRecord | EventRecord) -> bool:
-        needs = self.needs
-        if isinstance(record, EventRecord):
-            self.checkpoints += record.kind == CHECKPOINT
-        # Without a checkpoint it is a tensor of a running training, which is not evidence.
-        enough = self.checkpoints >= needs.checkpoints
-        if isinstance(record, TensorRecord):
-            self.seen = self.seen or (
-                enough and (not needs.decisive or record.role in needs.decisive)
-            )
-        elif TensorRecord not in needs.kinds:
-            self.seen = self.seen or enough
-        return True
 
 
 class Engine:
@@ -125,12 +57,12 @@ class Engine:
         """
         if checks is None:
             self._seats = [
-                _CheckSlot(kind, kind.needs, partial(kind, limits))
+                CheckSlot(kind, kind.needs, partial(kind, limits))
                 for kind, limits in registry.chosen_limits(settings or Settings()).items()
             ]
         else:
             self._seats = [
-                _CheckSlot(type(check), check.needs, type(check), check) for check in checks
+                CheckSlot(type(check), check.needs, type(check), check) for check in checks
             ]
         self._strict = strict
         self._header: Header | None = None
@@ -141,7 +73,9 @@ class Engine:
         self._training_begins = 0
         """The first segment of the current training of the script."""
         self._places: dict[str, Any] = {}
-        self._by_kind: dict[type, list[_CheckSlot]] = {kind: [] for kind in _RECORD_NAMES}
+        self._by_kind: dict[type, list[CheckSlot]] = {kind: [] for kind in _RECORD_NAMES}
+        self._observers: dict[bool, list[tuple[CheckSlot, _Observe]]] = {}
+        """The checks that look at a step with columns, and without; filled when one was seen."""
         self._fold = FindingEpisodes(distance)
         self.opened: list[Finding] = []
         """New findings of the last record, without repeats."""
@@ -157,14 +91,17 @@ class Engine:
         if self._of_another_rank(record):
             self.opened = []
             return []
+        if type(record) is StepRecord:
+            found = self._feed_step(record)
+            self.opened = self._fold.add(found) if found else []
+            return found
         if isinstance(record, Header):
             return self._take_header(record)
         if isinstance(record, SetupRecord) and record.topic == PLACES:
             self._take_places(record)
-        found: list[Finding] = []
-        has_columns = not isinstance(record, StepRecord) or bool(record.columns)
+        found = []
         for seat in self._by_kind[type(record)]:
-            if (has_columns or not seat.columns_only) and seat.looks_at(record):
+            if seat.looks_at(record):
                 found += self._ask(seat, record)
         if isinstance(record, EventRecord) and record.kind == SCANNED:
             self._take_scan(record)
@@ -173,6 +110,42 @@ class Engine:
             incident = read_incident(record) or read_traced(record)
             if incident is not None:
                 self._fold.explain(incident)
+        return found
+
+    def _feed_step(self, record: StepRecord) -> list[Finding]:
+        found: list[Finding] = []
+        observers = self._observers.get(bool(record.columns))
+        if observers is None:
+            return self._feed_first_step(record)
+        # At every step of a run: nothing is looked up, and only a finding costs a call of ours.
+        left = iter(observers)
+        for seat, observe in left:
+            try:
+                new = [*observe(record)]
+                if new:
+                    found += self._accept(seat, new)
+            except Exception as error:  # whatever a check raises, the run continues without it
+                if self._strict:
+                    raise
+                found += self._quarantine(seat, error, record)
+                for other, _ in left:  # reporting the crash may have stopped one of them
+                    found += self._ask(other, record)
+        return found
+
+    def _feed_first_step(self, record: StepRecord) -> list[Finding]:
+        """Feed a step, and prepare for more of its kind: the checks exist from here on."""
+        found: list[Finding] = []
+        has_columns = bool(record.columns)
+        seats = [seat for seat in self._by_kind[StepRecord] if has_columns or not seat.columns_only]
+        for seat in seats:
+            seat.seen = True
+            found += self._ask(seat, record)
+        if not any(seat.crashed or seat.check is None for seat in seats):
+            self._observers[has_columns] = [
+                (seat, seat.check.observe_row if self._rows else seat.check.observe)
+                for seat in seats
+                if seat.check is not None
+            ]
         return found
 
     def run(self, records: Iterable[Record]) -> list[Finding]:
@@ -286,6 +259,7 @@ class Engine:
         return found
 
     def _seat_all(self) -> None:
+        self._observers = {}
         for kind in self._by_kind:
             self._by_kind[kind] = [
                 seat
@@ -293,10 +267,10 @@ class Engine:
                 if kind in seat.needs.kinds and not (kind is StepRecord and seat.reason)
             ]
 
-    def _active(self) -> list[_CheckSlot]:
+    def _active(self) -> list[CheckSlot]:
         return [seat for seat in self._seats if not seat.crashed]
 
-    def _ask(self, seat: _CheckSlot, record: Observed) -> list[Finding]:
+    def _ask(self, seat: CheckSlot, record: Observed) -> list[Finding]:
         if seat.check is None:
             found = self._guarded(seat, self._create_check, seat)
             if seat.check is None:
@@ -304,11 +278,11 @@ class Engine:
         row = self._rows and type(record) is StepRecord
         return self._guarded(seat, seat.check.observe_row if row else seat.check.observe, record)
 
-    def _create_check(self, seat: _CheckSlot) -> tuple[Finding, ...]:
+    def _create_check(self, seat: CheckSlot) -> tuple[Finding, ...]:
         self._check_of(seat)
         return ()
 
-    def _check_of(self, seat: _CheckSlot) -> Check:
+    def _check_of(self, seat: CheckSlot) -> Check:
         """The check; creates it and passes it the segments so far if it does not exist yet."""
         if seat.check is not None:
             return seat.check
@@ -322,24 +296,29 @@ class Engine:
         seat.check = check
         return check
 
-    def _guarded(self, seat: _CheckSlot, ask: Callable[..., Any], *records: Any) -> list[Finding]:
+    def _guarded(self, seat: CheckSlot, ask: Callable[..., Any], *records: Any) -> list[Finding]:
         if seat.crashed:  # it may crash while another crash is being reported
             return []
         try:
             found = [*ask(*records)]
-            if found and (strange := [item for item in found if not isinstance(item, Finding)]):
-                raise TypeError(f"a check must yield findings, not {strange[0]!r}")
-            return seat.check.without_repeats(found) if found and seat.check else found
+            return self._accept(seat, found) if found else found
         except Exception as error:  # whatever a check raises, the run continues without it
             if self._strict:
                 raise
             at = records[0] if records and type(records[0]) in _RECORD_NAMES else None
             return self._quarantine(seat, error, at)
 
+    @staticmethod
+    def _accept(seat: CheckSlot, found: list[Finding]) -> list[Finding]:
+        strange = [item for item in found if not isinstance(item, Finding)]
+        if strange:
+            raise TypeError(f"a check must yield findings, not {strange[0]!r}")
+        return seat.check.without_repeats(found) if seat.check else found
+
     def _tolerance(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._strict else suppress(Exception)
 
-    def _quarantine(self, seat: _CheckSlot, error: Exception, at: Observed | None) -> list[Finding]:
+    def _quarantine(self, seat: CheckSlot, error: Exception, at: Observed | None) -> list[Finding]:
         seat.crashed = True
         self._seat_all()
         frames = traceback.extract_tb(error.__traceback__)
@@ -362,14 +341,14 @@ class Engine:
             for finding in self._ask(other, event)
         ]
 
-    def _why_not(self, seat: _CheckSlot) -> str | None:
+    def _why_not(self, seat: CheckSlot) -> str | None:
         if seat.crashed:
             return "it crashed and was disabled (HD001)"
         kinds = seat.needs.kinds
         if seat.seen:
             return None
         saved = seat.checkpoints or kinds == (EventRecord,)
-        if saved and (reason := _no_checkpoints(seat)) is not None:
+        if saved and (reason := no_checkpoints(seat)) is not None:
             return reason
         if TensorRecord in kinds and self._header and self._header.source == CHECKPOINT:
             wanted = " or ".join(f"{role}s" for role in seat.needs.roles)
@@ -383,18 +362,6 @@ class Engine:
         if seat.needs.topics and SetupRecord in kinds:
             topics = " or ".join(topic.replace("-", " ") for topic in seat.needs.topics)
             return f"no facts about {topics}; `headway check` collects them"
-        if (reason := _no_checkpoints(seat)) is not None:
+        if (reason := no_checkpoints(seat)) is not None:
             return reason
         return f"no {' or '.join(_RECORD_NAMES[kind] for kind in kinds)} of the kind it needs"
-
-
-def _no_checkpoints(seat: _CheckSlot) -> str | None:
-    needs = seat.needs
-    if not needs.checkpoints:
-        return None
-    if not seat.checkpoints:
-        return "needs checkpoints; `headway scan` reads them"
-    if seat.checkpoints < needs.checkpoints:
-        return f"needs {needs.checkpoints} checkpoints of a run, but there is {seat.checkpoints}"
-    wanted = " or ".join(f"{role}s" for role in needs.decisive or needs.roles or ("tensor",))
-    return f"the checkpoints contain no {wanted}"

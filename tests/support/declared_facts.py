@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from headway.core import data_facts, loss_facts, model_facts, optimizer_facts, sequence_facts
+from headway.core.check import UNAVAILABLE
 from headway.core.facts import FactTable, TopicFacts
-from headway.engine import PLACES, UNAVAILABLE
+from headway.engine import PLACES
 
 KINDS = {
     kind.topic: kind

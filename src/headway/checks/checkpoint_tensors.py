@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from headway.core.check import CHECKPOINT as CHECKPOINT
 from headway.core.facts import Facts
 from headway.core.records import EventRecord, Moment, TensorRecord
 from headway.core.state import remember
@@ -31,8 +32,6 @@ def looks_like_mask(record: TensorRecord) -> bool:
 # A checkpoint is an event `checkpoint` and the records of its tensors. Checks that compare two of
 # them keep a `SavedCheckpoint` of each: digests and norms, never the tensors.
 
-CHECKPOINT = "checkpoint"
-"""The kind of event before the tensors of a checkpoint."""
 JUDGED = ("weight", "buffer", "moment")
 """The roles of a training state; other saved values, such as a best score, may be infinite."""
 MAX_TENSORS = 200_000

@@ -7,14 +7,14 @@ the documentation; `headway explain CODE` prints it. Its attributes survive a re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from headway.core.bound import Bound
 from headway.core.findings import Finding, Remedy, Severity, Where
 from headway.core.records import EventRecord, Header, SetupRecord, StepRecord, TensorRecord
-from headway.core.signals import family
+from headway.core.signals import axis_of, family
 from headway.core.state import decode, encode
 
 Status: TypeAlias = Literal["stable", "preview", "deprecated", "removed"]
@@ -243,3 +243,86 @@ class Check:
         for name, value in vars(self).items():
             if name not in ("limits", "context"):
                 yield name, value
+
+
+# What a run knows about each of its checks.
+
+CHECKPOINT = "checkpoint"
+"""The source of records about checkpoints, and the kind of event that begins one."""
+
+UNAVAILABLE = "unavailable"
+"""The fact that says why the facts of a topic could not be collected."""
+
+
+@dataclass(slots=True)
+class CheckSlot:
+    """A check and its state in this run."""
+
+    kind: type[Check]
+    needs: Needs
+    create: Callable[[], Check]
+    check: Check | None = None
+    """None until the first record for the check: most sources lack what most checks need."""
+    reason: str | None = None
+    """Why it does not receive steps; None if it does."""
+    seen: bool = False
+    """Whether it received evidence that it can judge."""
+    unavailable: str | None = None
+    """Why the facts it needs could not be collected, if an observer tried."""
+    crashed: bool = False
+    checkpoints: int = 0
+    """Number of checkpoints so far."""
+    columns_only: bool = False
+    """Whether it reads columns only, so that it ignores steps without columns."""
+
+    def __post_init__(self) -> None:
+        wanted = (*self.needs.signals, *self.needs.any_of)
+        self.columns_only = bool(wanted) and all(axis_of(name) for name in wanted)
+
+    def looks_at(self, record: Observed) -> bool:
+        """Whether the check wants this record; records that it could run."""
+        needs = self.needs
+        if isinstance(record, TensorRecord) and needs.roles and record.role not in needs.roles:
+            return False
+        if isinstance(record, EventRecord) and needs.events and record.kind not in needs.events:
+            return False
+        if needs.checkpoints and isinstance(record, (TensorRecord, EventRecord)):
+            return self._looks_at_checkpoint(record)
+        if isinstance(record, SetupRecord) and needs.topics:
+            if record.topic not in needs.topics:
+                return False
+            why = record.facts.get(UNAVAILABLE)
+            if why is not None:
+                self.unavailable = str(why)
+                return False
+        # For a check that judges steps, set-up facts and events are only additional information.
+        if not isinstance(record, (SetupRecord, EventRecord)) or StepRecord not in needs.kinds:
+            self.seen = True
+        return True
+
+    def _looks_at_checkpoint(self, record: TensorRecord | EventRecord) -> bool:
+        needs = self.needs
+        if isinstance(record, EventRecord):
+            self.checkpoints += record.kind == CHECKPOINT
+        # Without a checkpoint it is a tensor of a running training, which is not evidence.
+        enough = self.checkpoints >= needs.checkpoints
+        if isinstance(record, TensorRecord):
+            self.seen = self.seen or (
+                enough and (not needs.decisive or record.role in needs.decisive)
+            )
+        elif TensorRecord not in needs.kinds:
+            self.seen = self.seen or enough
+        return True
+
+
+def no_checkpoints(seat: CheckSlot) -> str | None:
+    """Why a check that compares checkpoints could not run; None if it does not need them."""
+    needs = seat.needs
+    if not needs.checkpoints:
+        return None
+    if not seat.checkpoints:
+        return "needs checkpoints; `headway scan` reads them"
+    if seat.checkpoints < needs.checkpoints:
+        return f"needs {needs.checkpoints} checkpoints of a run, but there is {seat.checkpoints}"
+    wanted = " or ".join(f"{role}s" for role in needs.decisive or needs.roles or ("tensor",))
+    return f"the checkpoints contain no {wanted}"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from headway.engine import UNAVAILABLE
+from headway.core.check import UNAVAILABLE
 from headway.guard.measure.step_record import ExtraSignals
 from headway.guard.recorder import Recorder
 from headway.guard.script.launcher import ScriptLauncher
