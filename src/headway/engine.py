@@ -309,7 +309,7 @@ class Engine:
             return self._quarantine(seat, error, at)
 
     @staticmethod
-    def _accept(seat: CheckSlot, found: list[Finding]) -> list[Finding]:
+    def _accept(seat: CheckSlot, found: list[Any]) -> list[Finding]:
         strange = [item for item in found if not isinstance(item, Finding)]
         if strange:
             raise TypeError(f"a check must yield findings, not {strange[0]!r}")

@@ -30,10 +30,10 @@ class GradientsNotCleared(Check):
     the gradients are still there, unchanged, when the next loss adds to them.
 
     ## False alarms
-    Gradient accumulation does not count: it adds up between two optimizer steps, not across one. A
-    An encoder that collects the gradients of several heads is not reported either. A
-    single step may carry gradients over (for example after an exception that was caught); two in a
-    row are a property of the loop.
+    Gradient accumulation does not count: it adds up between two optimizer steps, not across one.
+    An encoder that collects the gradients of several heads is not reported either. A single step
+    may carry gradients over (for example after an exception that was caught); two in a row are a
+    property of the loop.
 
     ## What to do
     Call `optimizer.zero_grad()` once for each `optimizer.step()`, before the first backward pass or
