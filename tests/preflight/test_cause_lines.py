@@ -149,3 +149,51 @@ def test_a_branch_that_never_opens() -> None:
     assert line_of(watch(lambda: train(Gated(both=True)), max_steps=8), "HD316").endswith("closed")
     found = watch(lambda: train(Gated(both=False)), max_steps=8).report.findings
     assert "HD316" not in [item.code for item in found]
+
+
+class Tokens(nn.Module):
+    """A language model with a head that is tied to its embeddings."""
+
+    def __init__(self, *, again: bool = False) -> None:
+        super().__init__()
+        self.embed, self.rnn = nn.Embedding(9, 8), nn.GRU(8, 8, batch_first=True)
+        self.head = nn.Linear(8, 9, bias=False)
+        self.head.weight = self.embed.weight
+        if again:
+            self.embed.weight = nn.Parameter(torch.randn(9, 8))  # parted
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.rnn(self.embed(ids))[0])
+
+
+def learn(model: nn.Module, rows: Any, ignored: int = -100) -> None:
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    for _ in range(4):
+        ids = rows()
+        loss = F.cross_entropy(model(ids[:, :-1]).transpose(1, 2), ids[:, 1:], ignore_index=ignored)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def full_rows() -> Tensor:
+    return torch.randint(0, 9, (12, 10))
+
+
+def padded_rows() -> Tensor:
+    ids = torch.randint(1, 9, (12, 10))
+    lengths = torch.randint(4, 11, (12, 1))
+    return ids * (torch.arange(10) < lengths)
+
+
+def test_weights_that_were_tied() -> None:
+    assert line_of(watch(lambda: learn(Tokens(again=True), full_rows)), "HD707").endswith("parted")
+    found = watch(lambda: learn(Tokens(), full_rows)).report.findings
+    assert "HD707" not in [item.code for item in found]
+
+
+def test_a_token_that_the_loss_ignores() -> None:
+    checked = watch(lambda: learn(Tokens(), full_rows, ignored=0), max_steps=None)
+    assert "cross_entropy" in line_of(checked, "HD119") or "model(ids" in line_of(checked, "HD119")
+    checked = watch(lambda: learn(Tokens(), padded_rows, ignored=0), max_steps=None)
+    assert "HD119" not in [item.code for item in checked.report.findings]

@@ -32,6 +32,7 @@ from headway.torch_adapters.patching import wrap_function
 
 MOST_PROVENANCE_LINES = 20_000
 """Maximum number of lines of each kind."""
+MOST_TIES = 100
 
 LineFacts: TypeAlias = dict[str, Any] | None
 
@@ -58,6 +59,8 @@ class ModuleProvenance:
         when."""
         self._kinds: dict[type, list[LineFacts]] = {}
         """Class → the lines that construct it: for copies, which no hook reports."""
+        self.ties: list[tuple[weakref.ref[Any], str, weakref.ref[Any], str]] = []
+        """Two modules and the names under which both were given one parameter."""
         self._written: dict[int, tuple[LineFacts, int]] = {}
         """Memory address → the line that wrote it last, and when."""
         for register in (
@@ -126,6 +129,11 @@ class ModuleProvenance:
                 lines.append(place)
         if self.follow_callers:
             self._callers[self._count] = self._caller()
+        if isinstance(item, Tensor) and len(self.ties) < MOST_TIES:
+            first, known_as, *_ = self._given.get(id(item), (None, ""))
+            other = None if first is None else first()
+            if other is not None and other is not owner and is_registered(other, known_as, item):
+                self.ties.append((weakref.ref(other), known_as, weakref.ref(owner), name))
         if item is not None:
             self._given[id(item)] = (weakref.ref(owner), name, place, self._count)
 

@@ -120,7 +120,6 @@ class TokenTargets(Observer):
         self._calls: list[TargetCall] = []
         self._shift_reported = False
         self._making: tuple[Any, ...] = ()
-        """The functions of the loader that make a batch."""
         self._end: EndToken | None = None
         self._end_over = False
 
