@@ -24,7 +24,7 @@ how = sys.argv[1]
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(0)
-rate = 0.0 if how == "no dropout" else 0.3
+rate = 0.3 if how in ("one seed", "own seeds", "same batches") else 0.0
 net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(rate), nn.Linear(16, 1))
 model = DistributedDataParallel(net)
 if how == "own seeds":
@@ -32,7 +32,9 @@ if how == "own seeds":
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 generator = torch.Generator().manual_seed(0 if how == "same batches" else rank)
 for step in range(6):
-    x = torch.randn(16, 8, generator=generator)
+    x = torch.randn(16, 8, generator=None if how == "own batches" else generator)
+    if how == "noise":
+        x = x + 0.1 * torch.randn_like(x)
     optimizer.zero_grad()
     ((model(x) - x.sum(1, keepdim=True)) ** 2).mean().backward()
     optimizer.step()
@@ -57,6 +59,15 @@ def test_one_seed_for_all_ranks(tmp_path: Path) -> None:
     [finding] = noise_findings(tmp_path, "one seed")
     assert "all 2 ranks draw the same random numbers" in finding["message"]
     assert finding["where"]["line"] == 11
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [("noise", "the same random numbers"), ("own batches", "the same random batches")],
+)
+def test_one_seed_for_what_is_drawn_outside_the_model(tmp_path: Path, how: str, words: str) -> None:
+    [finding] = noise_findings(tmp_path, how)
+    assert words in finding["message"]
 
 
 @pytest.mark.parametrize("how", ["own seeds", "same batches", "no dropout"])

@@ -91,6 +91,7 @@ class InputScaleFacts(TopicFacts):
     zeros: Number
     whole: bool
     scaled_at: Place
+    converted_at: Place
 
 
 @dataclass(frozen=True)
@@ -254,3 +255,5 @@ class RankNoiseFacts(TopicFacts):
     samples: Whole
     shared: Whole
     same_batches: Whole
+    sampled: bool
+    """Whether replicas draw their batches themselves, without a loader."""

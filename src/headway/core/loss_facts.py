@@ -70,6 +70,8 @@ class LossCallFacts(LossFormulaFacts):
     labels: Whole
     ignored: Whole
     ignore_index: Whole
+    nonfinite: bool
+    """Whether the loss that is trained on is NaN or infinite, where all labels are ignored."""
     outside: Whole
     outside_values: Numbers
     sample: Whole

@@ -85,6 +85,8 @@ class InitialWeight(FactTable):
 @dataclass(frozen=True)
 class InitialWeightsFacts(TopicFacts):
     topic = "initial-weights"
+    stuck: Names
+    """Weights that started at 0 and have had a gradient of exactly 0 since."""
     weights: list[InitialWeight]
     copies: Names
     equal_gradients: bool

@@ -214,6 +214,8 @@ class TiedWeightsFacts(TopicFacts):
     topic = "tied-weights"
     copies: bool
     asked: bool
+    parted: bool
+    """Whether they were one parameter before one of them was replaced."""
     embedding: Text
     output: Text
     shape: Numbers

@@ -30,6 +30,9 @@ class EndTokenFacts(TopicFacts):
     ends_longest: bool
     stops_before: Number
     ignore_index: Whole
+    ignored_inside: Whole
+    """Targets between others that the loss ignores although they are tokens of the input."""
+    rows_inside: Whole
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from headway.torch_adapters.patching import wrap_function
 
 MOST_PROVENANCE_LINES = 20_000
 """Maximum number of lines of each kind."""
+MOST_TIES = 100
 
 LineFacts: TypeAlias = dict[str, Any] | None
 
@@ -39,8 +40,17 @@ LineFacts: TypeAlias = dict[str, Any] | None
 class ModuleProvenance:
     """Records the line that registers each module and parameter."""
 
-    def __init__(self, place: Callable[[], LineFacts], undo: ExitStack) -> None:
+    def __init__(
+        self,
+        place: Callable[[], LineFacts],
+        undo: ExitStack,
+        caller: Callable[[], LineFacts] = lambda: None,
+    ) -> None:
         self._place = place
+        self._caller = caller
+        self.follow_callers = False
+        """Whether to record which line makes a module register something in a method of its own."""
+        self._callers: dict[int, LineFacts] = {}
         self._count = 0
         self._made: dict[int, tuple[weakref.ref[Any], LineFacts]] = {}
         """Module → the line that was constructing it when its first member was registered."""
@@ -49,6 +59,8 @@ class ModuleProvenance:
         when."""
         self._kinds: dict[type, list[LineFacts]] = {}
         """Class → the lines that construct it: for copies, which no hook reports."""
+        self.ties: list[tuple[weakref.ref[Any], str, weakref.ref[Any], str]] = []
+        """Two modules and the names under which both were given one parameter."""
         self._written: dict[int, tuple[LineFacts, int]] = {}
         """Memory address → the line that wrote it last, and when."""
         for register in (
@@ -100,6 +112,10 @@ class ModuleProvenance:
             return None, 0
         return (place, when) if is_registered(at, name, item) else (None, 0)
 
+    def called_at(self, when: int) -> LineFacts:
+        """The line outside of any module that led to a registration."""
+        return self._callers.get(when)
+
     def _registers(self, owner: nn.Module, name: str, item: Any) -> None:
         if len(self._given) >= MOST_PROVENANCE_LINES:
             return
@@ -111,6 +127,13 @@ class ModuleProvenance:
             lines = self._kinds.setdefault(type(owner), [])
             if place not in lines and len(lines) < 2:
                 lines.append(place)
+        if self.follow_callers:
+            self._callers[self._count] = self._caller()
+        if isinstance(item, Tensor) and len(self.ties) < MOST_TIES:
+            first, known_as, *_ = self._given.get(id(item), (None, ""))
+            other = None if first is None else first()
+            if other is not None and other is not owner and is_registered(other, known_as, item):
+                self.ties.append((weakref.ref(other), known_as, weakref.ref(owner), name))
         if item is not None:
             self._given[id(item)] = (weakref.ref(owner), name, place, self._count)
 
@@ -134,7 +157,9 @@ class ScriptContext:
         """The modules whose forward is running, outermost first."""
         self.undo = ExitStack()
         """Undoes the patches of the observers at the end."""
-        self.origins = ModuleProvenance(self.place, self.undo)
+        self.loader_lines: weakref.WeakKeyDictionary[Any, LineFacts] = weakref.WeakKeyDictionary()
+        """DataLoader → the line that constructs it."""
+        self.origins = ModuleProvenance(self.place, self.undo, self.place_outside_modules)
         """The lines that construct modules and weights."""
         self._machinery: dict[CodeType, bool] = {}
         """Cache: whether a code object belongs to torch, Python or headway."""
@@ -177,6 +202,14 @@ class ScriptContext:
                 return describe_frame(frame).to_dict()
             foreign = foreign or frame
         return None if foreign is None else describe_frame(foreign).to_dict()
+
+    def place_outside_modules(self) -> dict[str, Any] | None:
+        """The current line of user code that is in no method of a module."""
+        for frame in self.frames():
+            inside = isinstance(frame.f_locals.get("self"), nn.Module)
+            if not inside and not is_installed_file(frame.f_code.co_filename):
+                return describe_frame(frame).to_dict()
+        return None
 
     def users_own_call(self) -> bool:
         """Whether user code, not a framework, made the current call."""

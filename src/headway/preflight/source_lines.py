@@ -26,6 +26,16 @@ from headway.torch_adapters.frames import (
 # Looking a line up in a user's own collate function: where it takes a sample, where it scales.
 
 
+def find_batch_functions(loader: Any) -> tuple[Any, ...]:
+    """The functions of a loader that make a batch: its collate function, and `__getitem__`."""
+    collate = getattr(loader, "collate_fn", None)
+    collate = getattr(collate, "data_collator", collate)  # transformers' Trainer wraps it
+    data: Any = getattr(loader, "dataset", None)
+    while type(data).__module__.startswith("torch.") and hasattr(data, "dataset"):
+        data = data.dataset  # a Subset
+    return tuple(item for item in (collate, getattr(data, "__getitem__", None)) if item is not None)
+
+
 def find_taking_line(function: Any) -> dict[str, Any] | None:
     """The line that takes one sample out of many (`rows[0]`), or where the function begins."""
     return _find_collate_line(function, _takes_one) or _find_collate_line(
@@ -38,11 +48,48 @@ def find_scaling_line(function: Any) -> dict[str, Any] | None:
     return _find_collate_line(function, _scales)
 
 
+def find_converting_line(function: Any) -> dict[str, Any] | None:
+    """The first line that turns stored numbers into floats: `torch.from_numpy(x).float()`."""
+    return _find_collate_line(function, _converts)
+
+
+def find_shifting_line(function: Any) -> dict[str, Any] | None:
+    """The first line that drops the first token: `ids[:, 1:]`, or rolls."""
+    return _find_collate_line(function, _shifts)
+
+
+def find_truncating_line(function: Any) -> dict[str, Any] | None:
+    """The first line that cuts labels off: `labels[:max_length]`."""
+    return _find_collate_line(function, _truncates)
+
+
 def find_attribute_line(function: Any, name: str) -> dict[str, Any] | None:
     """The first line of a function that uses an attribute, such as `self.pe`."""
     return _find_collate_line(
         function, lambda node: isinstance(node, ast.Attribute) and node.attr == name
     )
+
+
+def find_argument_line(function: Any, name: str) -> dict[str, Any] | None:
+    """The line that assigns the variable given to a layer, as `pos` in `self.positions(pos)`; the
+    line of the attribute where it is given no variable."""
+    given: list[str] = []
+
+    def is_given(node: ast.AST) -> bool:
+        if isinstance(node, ast.Call) and len(node.args) == 1 and _called(node) == name:
+            given.extend(arg.id for arg in node.args if isinstance(arg, ast.Name))
+        return False
+
+    _find_collate_line(function, is_given)
+    line = None
+    if len(given) == 1:
+        line = _find_collate_line(function, lambda node: _assigns(node, given[0]))
+    return line or find_attribute_line(function, name)
+
+
+def _assigns(node: ast.AST, name: str) -> bool:
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return any(isinstance(target, ast.Name) and target.id == name for target in targets)
 
 
 def _find_collate_line(function: Any, wanted: Callable[[ast.AST], bool]) -> dict[str, Any] | None:
@@ -59,6 +106,33 @@ def _find_collate_line(function: Any, wanted: Callable[[ast.AST], bool]) -> dict
     if not found:
         return None
     return add_function_name(Location(file, first + min(found) - 1)).to_dict()
+
+
+def _converts(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    name = _called(node)
+    if name in ("to", "astype", "type"):
+        return "float" in ast.unparse(node)
+    return name in ("float", "FloatTensor", "from_numpy", "as_tensor", "pil_to_tensor")
+
+
+def _truncates(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Subscript) or "label" not in ast.unparse(node.value).lower():
+        return False
+    last = node.slice.elts[-1] if isinstance(node.slice, ast.Tuple) else node.slice
+    cut = isinstance(last, ast.Slice) and last.lower is None and last.upper is not None
+    return cut and isinstance(node.ctx, ast.Load)
+
+
+def _shifts(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return _called(node) == "roll"
+    if not isinstance(node, ast.Subscript):
+        return False
+    last = node.slice.elts[-1] if isinstance(node.slice, ast.Tuple) else node.slice
+    lower = last.lower if isinstance(last, ast.Slice) else None
+    return isinstance(lower, ast.Constant) and lower.value == 1
 
 
 def _takes_one(node: ast.AST) -> bool:

@@ -24,7 +24,8 @@ class UntiedWeights(Check):
 
     ## What it checks
     Embeddings and matrices of the same shape in one model: whether two trained tensors start with
-    exactly the same values, and whether a configuration requires them to be tied. In a checkpoint:
+    exactly the same values, whether a configuration requires them to be tied, and whether they were
+    one parameter before one of them was replaced. In a checkpoint:
     an embedding and an output layer, both saved, if the configuration next to it ties them.
 
     ## Why it matters
@@ -108,9 +109,11 @@ class UntiedWeights(Check):
         facts = TiedWeightsFacts.of(record)
         copies, asked = facts.copies, facts.asked
         first, second = facts.embedding, facts.output
-        if not (copies or asked) or first is None or second is None:
+        if not (copies or asked or facts.parted) or first is None or second is None:
             return
         how = "start with the same values" if copies else "are tied by the config"
+        if facts.parted:
+            how = "were tied until one of them was replaced,"
         shape = " x ".join(str(int(size)) for size in facts.shape)
         yield self.find(
             record,

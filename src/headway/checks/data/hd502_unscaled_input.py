@@ -106,8 +106,9 @@ class UnscaledInput(Check):
             return  # several layers get the same input
         self.reported.add(cure[0])
         module = facts.module
-        twice = cure is SMALL and facts.scaled_at.file is not None
-        place = facts.scaled_at if twice else None
+        # Scaled twice, or converted to floats without being scaled.
+        line = facts.scaled_at if cure is SMALL else facts.converted_at
+        place = None if line.file is None else line
         yield self.find(
             onset_record(record),
             f"the inputs of {module or 'the first layer'} {what}; the largest is {say(largest)}",

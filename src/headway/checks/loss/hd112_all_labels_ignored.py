@@ -52,13 +52,14 @@ class AllLabelsIgnored(Check):
             return
         mean = facts.reduction == "mean"
         index = facts.ignore_index
-        outcome = "the mean over no labels is NaN" if mean else "the loss is 0"
+        bad = mean or facts.nonfinite
+        outcome = "the mean over no labels is NaN" if bad else "the loss is 0"
         yield self.find(
             record,
             f"all {labels} labels of the batch are {index}, which "
             f"{facts.function or 'the loss'} ignores: {outcome}",
             subject=site,
-            severity=None if mean else Severity.INFO,
+            severity=None if bad else Severity.INFO,
             where=facts.locate(rank=record.rank, op=facts.function),
             remedies=[
                 "Skip such batches, or use the sum and divide it by the number of labels that "

@@ -25,7 +25,9 @@ class TokenNeverLearned(Check):
     ## How it is measured
     Over the first steps: one token ends the rows and also pads them, it is part of the rows
     themselves (the attention mask includes it, or batches padded to the longest row end in exactly
-    one), it is never a target, and in most rows the token right before it is the last target.
+    one), it is never a target, and in most rows the token right before it is the last target. Or
+    the loss ignores the id of a token (`ignore_index=0`) that stands inside the rows, between other
+    targets, in at least a fifth of them: a warning.
 
     ## False alarms
     A pad token that is not part of the rows is rightly ignored and not reported. Nor is a template
@@ -43,7 +45,7 @@ class TokenNeverLearned(Check):
     code = "HD119"
     name = "token-never-learned"
     severity = Severity.ERROR
-    summary = "the end token is masked out of every target"
+    summary = "a token, such as the end token, is masked out of every target"
     needs = Needs(kinds=(SetupRecord,), topics=("end-token",))
     explains = ()
     once = "segment"
@@ -54,10 +56,14 @@ class TokenNeverLearned(Check):
         """Minimum number of rows."""
         share: float = 0.8
         """Share of the rows that end in the token, and whose targets stop right before it."""
+        inside: float = 0.2
+        """Share of the rows with an ignored token between other targets."""
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = EndTokenFacts.of(record)
         share = self.limits.share
+        if facts.ignored_inside:
+            yield from self._inside(record, facts)
         rows, stops = facts.rows or 0, facts.stops_before or 0.0
         if facts.token is None or facts.learned or not facts.pads or rows < self.limits.rows:
             return
@@ -79,4 +85,24 @@ class TokenNeverLearned(Check):
             stops_before=stops,
             attended=facts.attended,
             ignore_index=facts.ignore_index,
+        )
+
+    def _inside(self, record: SetupRecord, facts: EndTokenFacts) -> Iterable[Finding]:
+        rows, found = facts.rows or 0, facts.rows_inside or 0
+        if rows < self.limits.rows or found < self.limits.inside * rows:
+            return
+        yield self.find(
+            record,
+            f"the loss ignores token {facts.ignore_index}, which stands between other targets in "
+            f"{found} of {rows} rows ({facts.ignored_inside} times): it is no padding, and the "
+            f"model never learns to produce it",
+            subject="inside",
+            severity=Severity.WARNING,
+            where=facts.locate(rank=record.rank),
+            remedies=[
+                "Leave `ignore_index` out, or give the padding an id that no token has.",
+            ],
+            ignore_index=facts.ignore_index,
+            rows=rows,
+            rows_inside=found,
         )

@@ -23,8 +23,8 @@ class MissingNonlinearity(Check):
 
     ## How it is measured
     Reshaping, dropout, batch norm, averaging and constants are linear. Reported are three or more
-    layers in a row, two adjacent layers in one `nn.Sequential`, and two or more layers in a model
-    without any nonlinearity.
+    layers in a row, two adjacent layers in one `nn.Sequential`, two numbered layers of one module
+    (`fc1` and `fc2`), and two or more layers in a model without any nonlinearity.
 
     ## False alarms
     A narrow layer between wide ones (LoRA, a factorised embedding, the code of an autoencoder) is

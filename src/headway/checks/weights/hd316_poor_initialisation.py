@@ -36,7 +36,8 @@ class PoorInitialisation(Check):
     ## How it is measured
     A weight is constant if all its elements are equal, and its units are identical if all rows are
     equal. Weights whose names differ by a number alone are compared bitwise: copies are an error if
-    their first gradients are equal, too (then they stay equal), and a warning otherwise. For the
+    their first gradients are equal, too (then they stay equal), and a warning otherwise. Two or
+    more weights that start at 0 count if their gradients are exactly 0 in the first steps. For the
     scale, the gain of a layer is the spread (over samples) of its output divided by that of its
     input. The signal explodes if the mean gain is above 3 and it grows to 100 times the input's
     spread; it vanishes below a mean gain of 0.2 and 1/10000 of the input's spread; and it saturates
@@ -107,6 +108,7 @@ class PoorInitialisation(Check):
         if record.topic == InitialWeightsFacts.topic:
             yield from self._weights(record, InitialWeightsFacts.of(record))
             yield from self._copies(record, InitialWeightsFacts.of(record))
+            yield from self._stuck(record, InitialWeightsFacts.of(record))
         elif record.topic == InitialSignalFacts.topic:
             yield from self._signal(record, InitialSignalFacts.of(record))
         else:
@@ -167,6 +169,25 @@ class PoorInitialisation(Check):
             remedies=[
                 "Construct each layer separately instead of copying one, or initialise the weights "
                 "again after copying; do not set the seed in the loop that makes the layers."
+            ],
+            weights=names[:LISTED],
+            count=len(names),
+        )
+
+    def _stuck(self, record: SetupRecord, facts: InitialWeightsFacts) -> Iterable[Finding]:
+        names = facts.stuck
+        if len(names) < 2 or self.reported & {"zeros", "stuck"}:
+            return
+        self.reported.add("stuck")
+        yield self.find(
+            record,
+            f"{len(names)} weights start at 0 and their gradients are exactly 0 in every step: "
+            f"{say_list(names)}; each waits for another one to move",
+            subject=names[0],
+            where=facts.locate(rank=record.rank, module=names[0]),
+            remedies=[
+                "Initialise all but the last layer of such a branch at random: one weight of 0 "
+                "is enough to start it closed."
             ],
             weights=names[:LISTED],
             count=len(names),

@@ -107,6 +107,10 @@ def eval_mode(finding: Finding, file: SyntaxFile) -> Iterator[Remedy]:
     calls = [] if statement is None else [*file.nodes(ast.Call, within=statement)]
     for call in calls:
         assert isinstance(call, ast.Call)
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "train":
+            new = f"{file.of(call.func.value)}.eval()"
+            yield Remedy(f"Call `{new}` here", edits=file.edits(file.replace(call, new)))
+            continue
         if not isinstance(call.func, ast.Name | ast.Attribute) or not call.args:
             continue
         name = file.of(call.func)

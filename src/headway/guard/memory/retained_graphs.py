@@ -24,7 +24,12 @@ import torch
 from torch import Tensor
 
 from headway.torch_adapters.autograd_graph import find_earliest_node, node_number, walk_graph
-from headway.torch_adapters.frames import Location, find_user_location, parse_traceback
+from headway.torch_adapters.frames import (
+    Location,
+    find_growing_line,
+    find_user_location,
+    parse_traceback,
+)
 from headway.torch_adapters.live_objects import find_referrer
 
 GRAPH_COUNT_INTERVAL = 25
@@ -267,6 +272,9 @@ class GraphRetention:
             found["op"] = made.op
             if made.place is not None:
                 found.update(made.place.to_dict())
+                if holder is not None:
+                    grown = find_growing_line(made.place.file, holder.name)
+                    found.update({} if grown is None else grown.to_dict())
         self._report_event(step, "retained", found)
 
 

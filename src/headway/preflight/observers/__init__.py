@@ -66,6 +66,7 @@ OBSERVERS = (
     "observers.model.device_use:HostTransfers",
     "observers.loss.token_targets:TokenTargets",
     "observers.loss.token_weights:TokenWeights",
+    "observers.loss.token_weights:IgnoredTokens",
     "observers.loss.moving_targets:MovingTargets",
     "observers.loss.moving_targets:SharedTargets",
     "observers.optimizer.missed_clips:MissedClips",

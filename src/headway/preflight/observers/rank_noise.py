@@ -1,4 +1,5 @@
-"""Whether the ranks draw the same random numbers in their forward passes, on different batches.
+"""Whether the ranks draw the same random numbers for their steps: dropout and noise on different
+batches, or the batches themselves.
 
 Each rank leaves a checksum of its random number state in the store of the process group, and the
 first rank reads them. No rank waits for another.
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer
@@ -27,10 +28,17 @@ SEEDS = r"(manual_seed|set_seed|seed_everything)\("
 
 
 class RankNoise(Observer):
-    """Compares the random number states before the first training forward of a step."""
+    """Compares the random number states from which the numbers of a step are drawn: since the last
+    step, or since a loader returned its batch, to the end of the first training forward."""
 
     def start(self) -> None:
         self._before: tuple[nn.Module, int] | None = None
+        self._base: int | None = None
+        """The state after the last step or batch."""
+        self._weight: Tensor | None = None
+        self._loaded = False
+        self._sampled = True
+        """Whether replicas draw their batches themselves, so far."""
         self._sent = -1
         self._over = False
 
@@ -38,6 +46,18 @@ class RankNoise(Observer):
     def _listens(self) -> bool:
         ready = not self._over and self.script.step < STEPS and self.script.step != self._sent
         return ready and dist.is_available() and dist.is_initialized()
+
+    def step_ended(self, optimizer: Optimizer) -> None:
+        if self._listens:
+            self._weight = optimizer.param_groups[0]["params"][0]
+            self._base = _state_on(self._weight)
+
+    def pass_begun(self, loader: Any) -> None:
+        self._loaded = True
+
+    def batch_drawn(self, loader: Any, batch: Any) -> None:
+        self._loaded = True
+        self._base = None if self._weight is None else _state_on(self._weight)
 
     def module_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self._listens and torch.is_grad_enabled() and module.training:
@@ -49,13 +69,17 @@ class RankNoise(Observer):
         before, self._before = self._before, None
         if before is None or before[0] is not module or not self._listens:
             return
-        if before[1] == _state_of(module):
+        base = before[1] if self._base is None else self._base
+        if base == _state_of(module):
             return  # draws no random numbers
+        drawn = base != before[1]
+        replica = isinstance(module, nn.parallel.DistributedDataParallel)
+        self._sampled = self._sampled and drawn and replica and not self._loaded
         store = default_store()
         if store is not None and dist.get_world_size() > 1:
             self._sent = self.script.step
             batch = _checksum([list(args), dict(kwargs)])
-            store.set(_key(self._sent, dist.get_rank()), f"{before[1]} {batch!r}")
+            store.set(_key(self._sent, dist.get_rank()), f"{base} {batch!r}")
 
     def step_begins(self, optimizer: Optimizer) -> None:
         if self.script.step >= STEPS and not self._over:
@@ -66,7 +90,7 @@ class RankNoise(Observer):
             self._compare()
 
     def _compare(self) -> None:
-        self._over = True
+        self._over, self._weight = True, None
         store = default_store() if dist.is_available() and dist.is_initialized() else None
         if store is None or dist.get_rank() != 0 or self._sent < 0:
             return
@@ -86,6 +110,7 @@ class RankNoise(Observer):
                 "samples": samples,
                 "shared": shared,
                 "same_batches": same_batches,
+                "sampled": self._sampled,
             }
             place = find_line(self.script, SEEDS)
             if place is not None:
@@ -95,7 +120,10 @@ class RankNoise(Observer):
 
 def _state_of(module: nn.Module) -> int:
     """A checksum of the random number state on the device of a module."""
-    weight = next(module.parameters(), None)
+    return _state_on(next(module.parameters(), None))
+
+
+def _state_on(weight: Tensor | None) -> int:
     if weight is not None and weight.is_cuda:
         state = torch.cuda.get_rng_state(weight.device)
     else:

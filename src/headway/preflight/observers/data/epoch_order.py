@@ -115,6 +115,8 @@ class LoaderPass:
     sampler: str = ""
     state: bytes = b""
     """What the sampler's order will be drawn from."""
+    made: dict[str, Any] | None = None
+    """The line that constructs the loader."""
     batches: list[str] = field(default_factory=list)
     trained: bool = False
 
@@ -162,7 +164,12 @@ class EpochOrder(Observer):
             self._kept.append(data)  # so that no identity is given twice
         kind, sampler, state = _drawn_from(loader)
         self._now[id(data)] = LoaderPass(
-            kind, self.script.step, self.script.place(), sampler, state
+            kind,
+            self.script.step,
+            self.script.place(),
+            sampler,
+            state,
+            self.script.loader_lines.get(loader),
         )
 
     def batch_drawn(self, loader: Any, batch: Any) -> None:
@@ -190,7 +197,7 @@ class EpochOrder(Observer):
                 "why": why,
                 "batches": min(len(before.batches), len(ended.batches)),
                 "first_step": before.step,
-                "place": ended.place,
+                "place": (ended.kind == "sequential" and ended.made) or ended.place,
             },
         )
 
@@ -252,7 +259,7 @@ class EpochOrder(Observer):
         if self._now and not self._told:
             kinds = {item.kind for item in self._last.values()}
             facts = {"how": "loader", "kind": "sequential" if kinds == {"sequential"} else "varied"}
-            place = next((item.place for item in self._last.values()), None)
+            place = next((item.made or item.place for item in self._last.values()), None)
             self.evidence.record("epoch-order", {**facts, "place": place, "first_step": 0})
 
     def _report_own(self, how: str, period: int, first: int, place: dict[str, Any] | None) -> None:

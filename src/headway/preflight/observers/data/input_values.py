@@ -15,7 +15,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer, TorchCall
-from headway.preflight.source_lines import find_scaling_line
+from headway.preflight.source_lines import (
+    find_batch_functions,
+    find_converting_line,
+    find_scaling_line,
+)
 from headway.torch_adapters import nonfinite_scan
 from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.model_copy import is_training_forward
@@ -81,7 +85,7 @@ class InputValues(Observer):
         self._layers: dict[int, LayerInputs] = {}
         self._fed: dict[int, ModelInputs] = {}
         self._empty = False
-        self._collate: Any = None
+        self._making: tuple[Any, ...] = ()
         self._first = 0
 
     # Layers.
@@ -171,7 +175,7 @@ class InputValues(Observer):
     # Batches without samples.
 
     def batch_drawn(self, loader: Any, batch: Any) -> None:
-        self._collate = getattr(loader, "collate_fn", None)
+        self._making = find_batch_functions(loader)
         if nonfinite_scan.batch_size(batch) == 0:
             self._report_empty("the loader returned", ())
 
@@ -211,7 +215,8 @@ class InputValues(Observer):
                 "max": seen.largest,
                 "zeros": seen.zeros / seen.elements,
                 "whole": seen.whole,
-                "scaled_at": find_scaling_line(self._collate),
+                "scaled_at": next(filter(None, map(find_scaling_line, self._making)), None),
+                "converted_at": next(filter(None, map(find_converting_line, self._making)), None),
             },
         )
 

@@ -18,7 +18,7 @@ from headway.core.facts import LISTED
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.observers.loss.loss_inputs import LOSSES
 from headway.preflight.observers.model.parameter_structure import find_uncalled
-from headway.torch_adapters.compat import find_aliases
+from headway.torch_adapters.compat import base_tensor, find_aliases
 from headway.torch_adapters.live_objects import find_leaves
 from headway.torch_adapters.nested_state import find_tensors
 
@@ -381,5 +381,8 @@ class GraphCuts(Observer):
 
 
 def _leaves(sources: Sequence[Tensor]) -> list[Tensor]:
+    # A view that was made without gradients looks like a leaf.
+    views = [base for item in sources if item.is_leaf and (base := base_tensor(item)) is not None]
+    sources = [*sources, *views]
     own = [item for item in sources if item.is_leaf]
     return [*own, *find_leaves([item for item in sources if not item.is_leaf])]

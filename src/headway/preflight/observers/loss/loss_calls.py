@@ -19,7 +19,11 @@ from headway.preflight.observers.loss.loss_inputs import (
 )
 from headway.preflight.observers.loss.output_range import ValueRange, find_value_range
 from headway.preflight.script_context import ScriptContext
-from headway.preflight.source_lines import find_only_line
+from headway.preflight.source_lines import (
+    find_batch_functions,
+    find_only_line,
+    find_truncating_line,
+)
 from headway.torch_adapters.autograd_graph import walk_graph
 from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.loss_graph import add_note, formula_nodes, read_note, take_note
@@ -65,6 +69,7 @@ class LossCalls(_KnowsBatch):
         """The facts of a call that has not come back."""
         self._wanted: str | None = None
         self._pending = False
+        self._making: tuple[Any, ...] = ()
 
     def function_begins(self, call: TorchCall) -> None:
         self._report_raised("")
@@ -108,7 +113,14 @@ class LossCalls(_KnowsBatch):
         for node in formula_nodes(roots):
             facts = take_note(node, TOPIC)
             if facts is not None:
+                if facts.get("labels") and facts["labels"] == facts["ignored"]:
+                    facts["nonfinite"] = not all(bool(root.isfinite().all()) for root in roots)
+                    cuts = map(find_truncating_line, self._making)
+                    facts["place"] = next(filter(None, cuts), facts["place"])
                 self.evidence.record(TOPIC, facts)
+
+    def batch_drawn(self, loader: Any, batch: Any) -> None:
+        self._making = find_batch_functions(loader)
 
     def crashed(self, error: BaseException) -> None:
         self._report_raised(f"{type(error).__name__}: {error}")

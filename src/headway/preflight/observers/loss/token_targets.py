@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.preflight.observer import Observer, TorchCall
-from headway.preflight.source_lines import find_line
+from headway.preflight.source_lines import find_batch_functions, find_line, find_shifting_line
 from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.model_copy import (
     MOST_FORWARDS,
@@ -54,6 +54,8 @@ class TargetCall(NamedTuple):
     ignored: int
     function: str
     place: dict[str, Any] | None
+    own: bool
+    """Whether the script itself called it."""
 
 
 class Alignment(NamedTuple):
@@ -117,6 +119,7 @@ class TokenTargets(Observer):
         self._forwards: list[ModuleForward] = []
         self._calls: list[TargetCall] = []
         self._shift_reported = False
+        self._making: tuple[Any, ...] = ()
         self._end: EndToken | None = None
         self._end_over = False
 
@@ -143,6 +146,7 @@ class TokenTargets(Observer):
                     ignored if isinstance(ignored, int) and not gathers else -100,
                     call.name,
                     self.script.place(),
+                    self.script.users_own_call(),
                 )
             )
 
@@ -202,9 +206,18 @@ class TokenTargets(Observer):
                 "copies": copies,
                 "share": alignment.share_at(shift),
                 "targets": int(alignment.known.sum()),
-                "place": alignment.call.place or forward.place,
+                "place": self._shifted_at(alignment.call) or alignment.call.place or forward.place,
             },
         )
+
+    def _shifted_at(self, call: TargetCall) -> dict[str, Any] | None:
+        """The line of the loader that shifts, where a library's model computes the loss."""
+        if call.own:
+            return None
+        return next(filter(None, map(find_shifting_line, self._making)), None)
+
+    def batch_drawn(self, loader: Any, batch: Any) -> None:
+        self._making = find_batch_functions(loader)
 
     def _is_causal_copy(self, forward: ModuleForward, alignment: Alignment) -> bool:
         """Whether each output sees its own token and earlier ones, but none after it.

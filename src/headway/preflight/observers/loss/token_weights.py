@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -163,3 +163,75 @@ def _fits(targets: int, shape: tuple[int, int]) -> bool:
     """Whether there is one target for each token, or for each but the first."""
     one, other = shape
     return targets in (one * other, one * (other - 1), other * (one - 1))
+
+
+# Tokens that the loss ignores although they are no padding.
+
+IGNORED_TOPIC = "end-token"
+INSIDE_BATCHES = 3
+"""Batches in which ignored tokens are counted."""
+AGREES = 0.99
+"""Share of the targets that must be the next token of the input."""
+MOST_EMBEDDED = 4
+
+
+class IgnoredTokens(Observer):
+    """Counts ignored targets between others, where targets are the next tokens of the input.
+
+    Padding stands at the ends of a row. A token inside it that is ignored is never learned.
+    """
+
+    functions = find_aliases("cross_entropy", "nll_loss", "embedding")
+
+    def start(self) -> None:
+        self._embedded: list[Tensor] = []
+        self._found: dict[str, list[tuple[int, int, int]]] = {}
+        """Line → of each batch: rows with such a token, all rows, and such tokens."""
+
+    def function_ended(self, call: TorchCall) -> None:
+        if not torch.is_grad_enabled() or self.script.step > 2 * INSIDE_BATCHES:
+            return
+        if call.name == "embedding":
+            ids = call.argument(0, "input")
+            if isinstance(ids, Tensor) and ids.ndim == 2 and min(ids.shape) > 2:
+                self._embedded = [*self._embedded[1 - MOST_EMBEDDED :], ids.detach()]
+            return
+        target, ignored = call.argument(1, "target"), call.argument(4, "ignore_index", -100)
+        if isinstance(target, Tensor) and isinstance(ignored, int) and ignored >= 0:
+            self._follow(target.detach(), ignored)
+
+    def _follow(self, target: Tensor, ignored: int) -> None:
+        rows = next(self._next_tokens(target), None)
+        if rows is None:
+            return
+        known = (rows != ignored).long()
+        inside = (known.cumsum(1) > 0) & (known.flip(1).cumsum(1).flip(1) > 0) & (rows == ignored)
+        place = self.script.place()
+        batches = self._found.setdefault(str(place), [])
+        batches.append((int(inside.any(1).sum()), len(rows), int(inside.sum())))
+        if len(batches) == INSIDE_BATCHES:
+            found, of, count = (sum(column) for column in zip(*batches, strict=True))
+            facts = {"ignored_inside": count, "rows_inside": found, "rows": of}
+            self.evidence.record(IGNORED_TOPIC, facts | {"ignore_index": ignored, "place": place})
+
+    def _next_tokens(self, target: Tensor) -> Iterator[Tensor]:
+        """The targets as rows, where they are the tokens that follow those of the input."""
+        for ids in self._embedded:
+            count, length = ids.shape
+            following = ids[:, 1:].to(target.device)
+            if target.numel() == ids.numel():
+                rows = target.reshape(count, length)
+                same = rows[:, :-1] == following
+            elif target.numel() == following.numel():
+                rows = target.reshape(count, length - 1)
+                same = rows == following
+            else:
+                continue
+            if float(same.double().mean()) >= AGREES:
+                yield rows
+
+    def step_ended(self, optimizer: Any) -> None:
+        self._embedded = []
+
+    def finished(self) -> None:
+        self._embedded = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -35,6 +36,7 @@ MOST_CALLS = 1000
 LONGEST = 32
 """Operations between two layers that are followed."""
 NAMED = 40
+_NUMBERED = re.compile(r"^(?P<stem>\D+)(?P<number>\d{1,3})$")
 
 
 @dataclass(slots=True)
@@ -71,6 +73,8 @@ class LinearLayers(Observer):
         self._called: dict[str, int] = {}
         """Layer → in how many looks it was called."""
         self._weighed: set[int] = set()
+        self._zeros: dict[int, Tensor] = {}
+        """Trained weights that start at 0 and have had no other gradient than 0."""
 
     def function_ended(self, call: TorchCall) -> None:
         if self._looked >= LOOKS or not torch.is_grad_enabled() or self.script.step >= STEPS:
@@ -102,6 +106,15 @@ class LinearLayers(Observer):
             self._report_weights(calls, upstream)
             if self._looked == 1:
                 self._report_signal(calls, graph)
+
+    def step_begins(self, optimizer: Optimizer) -> None:
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        for key, weight in list(self._zeros.items()):
+            if key in held and (weight.grad is None or bool(weight.grad.any())):
+                del self._zeros[key]  # its gradient is missing, or it moves
+        if self.script.step == STEPS and self._zeros:
+            self._report_stuck([item for item in self._zeros.values() if not bool(item.any())])
+            self._zeros.clear()
 
     def step_ended(self, optimizer: Optimizer) -> None:
         self._calls.clear()
@@ -192,14 +205,28 @@ class LinearLayers(Observer):
             "layers": layers,
             "nonlinearities": bent,
             "neighbours": len(kinds) == 1 and self._are_neighbours(chain),
-            "place": chain[-1].site.place,
+            "place": self._place_of(chain),
         }
 
+    def _place_of(self, chain: list[_Layer]) -> Any:
+        """Where the last layer is called; where the one before is made if they stand in an
+        nn.Sequential."""
+        module = chain[-2].site.module
+        inside = any(
+            type(inner) is nn.Sequential and any(child is module for child in inner)
+            for model in self.script.models
+            for inner in model.modules()
+        )
+        made = self.script.origins.of_module(module) if inside and module is not None else None
+        return made or chain[-1].site.place
+
     def _are_neighbours(self, chain: list[_Layer]) -> bool:
-        """Whether two that follow each other stand in one nn.Sequential."""
+        """Whether two that follow each other stand in one nn.Sequential, or are `fc1` and `fc2`."""
         modules = [layer.site.module for layer in chain]
         for model in self.script.models:
             for inner in model.modules():
+                if any(_are_numbered(inner, *pair) for pair in pairwise(modules)):
+                    return True
                 if type(inner) is nn.Sequential:
                     children = list(inner)
                     found = [
@@ -232,6 +259,8 @@ class LinearLayers(Observer):
     def _weight(self, layer: _Layer, upstream: set[Any]) -> dict[str, Any]:
         weight = layer.weight.detach()
         low, high = (float(item) for item in torch.aminmax(weight))
+        if low == high == 0.0 and layer.weight.requires_grad:
+            self._zeros[id(layer.weight)] = layer.weight
         units = weight.movedim(min(layer.unit_axis, weight.dim() - 1), 0).flatten(1)
         same = units.shape[0] > 1 and bool((units == units[:1]).all())
         return {
@@ -245,6 +274,12 @@ class LinearLayers(Observer):
             "last": layer.node not in upstream,
             "place": self.script.origins.of_parameter(layer.weight) or layer.site.place,
         }
+
+    def _report_stuck(self, weights: list[Tensor]) -> None:
+        names = [name for item in weights if (name := self.script.name_of(item)) is not None]
+        if len(names) > 1:
+            place = self.script.origins.of_parameter(weights[0])
+            self.evidence.record("initial-weights", {"stuck": names[:NAMED], "place": place})
 
     def _inner_weights(self) -> list[dict[str, Any]]:
         """Weights of layers that make no call of their own: recurrent ones and attention."""
@@ -322,6 +357,15 @@ def _is_worth_having(first: _Layer, second: _Layer) -> bool:
     split = any(len(set(layer.weight.shape[2:])) > 1 for layer in (first, second))
     grouped = first.grouped or second.grouped
     return narrow or split or grouped or first.weight is second.weight
+
+
+def _are_numbered(parent: nn.Module, first: Any, second: Any) -> bool:
+    """Whether two layers are `fc1` and `fc2` of one module."""
+    names = {id(child): name for name, child in parent.named_children()}
+    one, two = _NUMBERED.match(names.get(id(first), "")), _NUMBERED.match(names.get(id(second), ""))
+    if one is None or two is None or type(first) is not type(second):
+        return False
+    return one["stem"] == two["stem"] and int(one["number"]) + 1 == int(two["number"])
 
 
 def _is_straight(node: Any, by_node: dict[Any, _Layer]) -> bool:

@@ -93,6 +93,8 @@ class ModeSwitches:
         self._script = script
         self._inside = 0
         self._evaluations: deque[tuple[ref[nn.Module], Any]] = deque(maxlen=MOST_SWITCHES)
+        self._last: tuple[ref[nn.Module], bool, int, Any] | None = None
+        """The last switch: of which module, to training or not, at which step, and its line."""
         observe_method(script, nn.Module, "train", before=self._begins, after=self._switched)
         self._hear_rates()
 
@@ -107,14 +109,25 @@ class ModeSwitches:
                 return found
         return None
 
+    def to_training(self, root: nn.Module) -> dict[str, Any] | None:
+        """The line that put a model into training mode, if that was after the last step."""
+        if self._last is None:
+            return None
+        known, mode, step, place = self._last
+        found: dict[str, Any] | None = place
+        return found if mode and known() is root and step == self._script.step else None
+
     def _begins(self, *_: Any, **__: Any) -> None:
         self._inside += 1  # a model switches its parts
 
     def _switched(self, result: Any, module: nn.Module, mode: bool = True) -> None:
         self._inside -= 1
-        if self._inside <= 0 and not mode:
-            self._inside = 0
-            self._evaluations.append((ref(module), self._script.place()))
+        if self._inside > 0:
+            return
+        self._inside, place = 0, self._script.place()
+        self._last = (ref(module), mode, self._script.step, place)
+        if not mode:
+            self._evaluations.append((ref(module), place))
 
     def _hear_rates(self) -> None:
         def set_attribute(layer: nn.Module, name: str, value: Any) -> None:

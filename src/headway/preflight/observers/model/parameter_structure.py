@@ -116,6 +116,7 @@ class TiedWeights(Observer):
             return
         self._looked.update(id(model) for model in new)
         pairs = [pair for model in new for pair in self._pairs(model)]
+        pairs = pairs or [pair for model in new for pair in self._parted(model)]
         for pair in pairs:
             self.evidence.record(TIED_WEIGHTS_TOPIC, pair)
         if not pairs:
@@ -143,6 +144,27 @@ class TiedWeights(Observer):
                             "shape": list(embedding.shape),
                             "place": self._copied_at(embedding, other),
                         }
+
+    def _parted(self, model: nn.Module) -> Iterator[dict[str, Any]]:
+        """Parameters that were one, until one of the two owners was given another."""
+        owners = {id(module) for module in model.modules()}
+        for first, one_name, second, other_name in self.script.origins.ties:
+            pair = (first(), second())
+            if any(owner is None or id(owner) not in owners for owner in pair):
+                continue
+            one, other = getattr(pair[0], one_name, None), getattr(pair[1], other_name, None)
+            if not isinstance(one, nn.Parameter) or not isinstance(other, nn.Parameter):
+                continue
+            if one is other or one.shape != other.shape or not _both(one, other):
+                continue
+            yield {
+                "copies": False,
+                "parted": True,
+                "embedding": self.script.name_of(one) or "a weight",
+                "output": self.script.name_of(other) or "another weight",
+                "shape": list(one.shape),
+                "place": self._copied_at(one, other),
+            }
 
     def _copied_at(self, *pair: Tensor) -> Any:
         """The line that made the younger of the two, or filled it."""

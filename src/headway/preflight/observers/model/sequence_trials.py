@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.preflight.observer import Observer
-from headway.preflight.source_lines import find_attribute_line
+from headway.preflight.source_lines import find_argument_line
 from headway.torch_adapters.model_copy import (
     MOST_FORWARDS,
     ROUNDING_NOISE,
@@ -326,7 +326,7 @@ class PositionTrials(SequenceTrial):
             facts = _by_reversed_order(base.outputs, tokens, run_with)
         if facts is None:
             return None
-        place = find_attribute_line(type(table.owner).forward, table.attribute)
+        place = find_argument_line(type(table.owner).forward, table.attribute)
         return {**facts, "table": table.name, "place": place}
 
 

@@ -51,6 +51,8 @@ class _Forward:
     functional: list[tuple[float, bool, Any]] = field(default_factory=list)
     """Rates, modes and lines of dropouts that are calls, not modules."""
     outputs: list[ref[Any]] = field(default_factory=list)
+    switched: Any = None
+    """The line that put the module into training mode after the last step."""
     repeats: int = 0
     """How often the forward before had the same input, without a backward in between."""
 
@@ -124,6 +126,7 @@ class TrainingModes(Observer):
         else:
             self._report_held()
         forward.place = self.script.place()
+        forward.switched = self._switches.to_training(module)
         self._evaluated = self._before = forward
 
     def function_ended(self, call: TorchCall) -> None:
@@ -281,7 +284,7 @@ class TrainingModes(Observer):
                 "unused_statistics": [prefix + item.path for item in unused][:NAMED],
                 "kept_statistics": any(item.layer.track_running_stats for item in unused),
                 "measured_by": by,
-                "place": forward.place,
+                "place": forward.switched or forward.place,
             }
         )
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +50,7 @@ class OptimizerCoverage(Observer):
     def optimizer_made(self, optimizer: Optimizer) -> None:
         self._places[id(optimizer)] = self.script.place()
         self._made_when[id(optimizer)] = self.script.origins.now
+        self.script.origins.follow_callers = True
 
     def state_loaded(self, owner: Any, state: Any, result: Any) -> None:
         if isinstance(owner, nn.Module):
@@ -180,7 +180,7 @@ class OptimizerCoverage(Observer):
             for item in (*self._path_to(parameter), parameter):
                 place, when = self.script.origins.registered(item)
                 if when > made:
-                    return place
+                    return self.script.origins.called_at(when) or place
         return None
 
     def _path_to(self, parameter: Tensor) -> list[nn.Module]:
@@ -321,7 +321,6 @@ class TrainingLines(Observer):
 
     def start(self) -> None:
         self._said: dict[str, Any] = {}
-        self._loaders: WeakKeyDictionary[Any, dict[str, Any] | None] = WeakKeyDictionary()
         self.script.undo.enter_context(call_after(DataLoader, "__init__", self._loader_made))
         for name in ("half", "bfloat16", "to"):
             observe_method(self.script, nn.Module, name, after=self._cast)
@@ -349,11 +348,12 @@ class TrainingLines(Observer):
 
     def pass_begun(self, loader: Any) -> None:
         self._note_once("loader")
-        if "loader_made" not in self._said and (made := self._loaders.get(loader)) is not None:
+        made = self.script.loader_lines.get(loader)
+        if "loader_made" not in self._said and made is not None:
             self._note("loader_made", made)
 
     def _loader_made(self, loader: Any, args: Any, result: Any) -> None:
-        self._loaders[loader] = self.script.place()
+        self.script.loader_lines[loader] = self.script.place()
 
     def _cast(self, result: Any, module: nn.Module, *args: Any, **kwargs: Any) -> None:
         """A model is converted to half precision."""
