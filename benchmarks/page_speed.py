@@ -1,19 +1,21 @@
 """The live page of a long run: how soon it can be used, and whether one bad step is seen on it.
 
     python benchmarks/page_speed.py [--steps 1000000] [--tensors 300] [--every 100] [--runs 8]
-                                    [--json FILE]
+                                    [--patience 600] [--json FILE]
 
 Writes the run of `report_size.py`, starts `headway serve`, opens the run's page in a browser at
 once, and again when the server has read everything. Reports the seconds from opening the page to
 the charts, to the mark of the one NaN, to the one spike, and to the layer × step pictures. With
 `--runs`, the folder holds that many runs, and the page that compares them is opened twice and
 zoomed: `drawn` is the time until the zoom is drawn from the data that is there, `detail` the time
-until the server has answered with more. Needs what `make test-browser` installs.
+until the server has answered with more. What does not come within `--patience` seconds is null. The
+report of the run is written, too, and its size is told. Needs what `make test-browser` installs.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import platform
@@ -41,6 +43,7 @@ def main() -> int:
     parser.add_argument("--tensors", type=int, default=300)
     parser.add_argument("--every", type=int, default=100, help="steps from one look to the next")
     parser.add_argument("--runs", type=int, default=1, help="runs that are compared, up to 8")
+    parser.add_argument("--patience", type=int, default=600, help="seconds to wait for each thing")
     parser.add_argument("--run", type=Path, default=None, help="a folder to make it in, and keep")
     parser.add_argument("--shot", type=Path, default=None, help="write a picture of the page here")
     parser.add_argument("--json", type=Path, default=None, help="write the result here too")
@@ -54,7 +57,8 @@ def main() -> int:
             if not other.exists():  # the same bytes: links cost no disk
                 shutil.copytree(folder / "long", other, copy_function=os.link)
         on_disk = sum(path.stat().st_size for path in (folder / "long").iterdir())
-        told, peak = looked_at(folder, args.shot)
+        told, peak = looked_at(folder, args.patience, args.shot)
+        report = write_report(folder / "long")
     result = {
         "steps": args.steps,
         "tensors": args.tensors,
@@ -66,6 +70,8 @@ def main() -> int:
         "runs": args.runs,
         "compare_seconds": told["compare"],
         "server_peak_megabytes": peak,
+        "report_megabytes": report,
+        "date": datetime.date.today().isoformat(),
         "python": platform.python_version(),
         "cpu": platform.machine(),
         "load": round(os.getloadavg()[0], 1),
@@ -75,15 +81,28 @@ def main() -> int:
     print(
         f"{args.steps} steps × {args.tensors} tensors: charts {cold['charts']} s after the page is "
         f"opened while the run is unread, all that is planted after {cold['nan']} s (NaN) and "
-        f"{cold['spike']} s (spike); opened again, {max(warm['nan'], warm['spike'])} s"
+        f"{cold['spike']} s (spike); opened again, {warm['nan']} s and {warm['spike']} s"
     )
     if args.json:
         args.json.write_text(json.dumps(result, indent=2) + "\n")
-    usable = max(cold["charts"], warm["charts"], warm["nan"], warm["spike"])
-    return 0 if usable < MOST_SECONDS else 1
+    times = (cold["charts"], warm["charts"], warm["nan"], warm["spike"])
+    return 0 if all(time is not None and time < MOST_SECONDS for time in times) else 1
 
 
-def looked_at(folder: Path, shot: Path | None) -> tuple[dict[str, Any], int]:
+def write_report(run: Path) -> float:
+    """Megabytes of the report on the run."""
+    page = run.parent / "report.html"
+    command = [sys.executable, "-m", "headway", "report", str(run), "-o", str(page)]
+    subprocess.run(
+        command,
+        check=True,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )
+    return round(page.stat().st_size / 1e6, 2)
+
+
+def looked_at(folder: Path, patience: int, shot: Path | None) -> tuple[dict[str, Any], int]:
     """What the browser saw, in seconds, and the server's peak memory."""
     server = subprocess.Popen(
         [sys.executable, "-m", "headway", "serve", str(folder), "--port", "0"],
@@ -94,7 +113,14 @@ def looked_at(folder: Path, shot: Path | None) -> tuple[dict[str, Any], int]:
     try:
         assert server.stdout is not None
         address = server.stdout.readline().strip()
-        command = ["node", str(LOOK), address, "long", *([str(shot)] if shot else [])]
+        command = [
+            "node",
+            str(LOOK),
+            address,
+            "long",
+            str(patience),
+            *([str(shot)] if shot else []),
+        ]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         told: dict[str, Any] = json.loads(done.stdout)
         return told, _peak(server.pid)

@@ -189,7 +189,7 @@ class Report:
         """As Jupyter shows it."""
         from headway.output.notebook import report_html
 
-        return report_html(self)
+        return report_html(self, self.curve)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, schema 1."""

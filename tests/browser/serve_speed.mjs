@@ -1,8 +1,8 @@
-// node serve_speed.mjs URL NAME [SHOT]: seconds from opening a run's page to what is to be seen on it, as JSON.
+// node serve_speed.mjs URL NAME SECONDS [SHOT]: seconds from opening a run's page to what is to be seen on it, as JSON.
 // First while the server has just begun to read the run, then once more when it has read all of it.
 import { launch } from "./browser.mjs";
 
-const [, , address, name, shot] = process.argv;
+const [, , address, name, patience, shot] = process.argv;
 const { origin } = new URL(address);
 const browser = await launch();
 const context = await browser.newContext({ viewport: { width: 1180, height: 900 } });
@@ -27,14 +27,15 @@ const read = () => Boolean(document.documentElement.dataset.details) && document
 
 async function look(path, { untilRead = false } = {}) {
   const page = await context.newPage();
-  page.setDefaultTimeout(300000);
+  page.setDefaultTimeout(1000 * patience);
   const begun = performance.now();
   const since = () => Number(((performance.now() - begun) / 1000).toFixed(2));
   await page.goto(origin + path, { waitUntil: "commit" });
   const told = {};
+  // What does not come in time is null: the rest is still worth knowing.
   const when = async (key, condition) => {
-    await page.waitForFunction(condition, undefined, { polling: 20 });
-    told[key] = since();
+    const came = await page.waitForFunction(condition, undefined, { polling: 20 }).then(() => true, () => false);
+    told[key] = came ? since() : null;
   };
   await when("charts", drawn);
   told.progress = await page.evaluate(() => document.getElementById("reading").hidden ? "" : document.getElementById("how-far").textContent);
@@ -59,7 +60,7 @@ const warm = await look(path);
 // there, and until the server's detail of that part is.
 async function compared(paths) {
   const page = await context.newPage();
-  page.setDefaultTimeout(300000);
+  page.setDefaultTimeout(1000 * patience);
   const ids = paths.map((item) => "run=" + item.split("/").pop()).join("&");
   const told = {};
   for (const part of ["first", "again"]) {

@@ -14,6 +14,7 @@ pytest.importorskip("starlette")
 from headway.web import own_run
 from headway.web.access import ServedFolder
 from headway.web.own_run import OwnRun
+from headway.web.run_index import RunIndex
 
 
 @pytest.fixture
@@ -53,3 +54,21 @@ def test_one_that_rests_is_done(run: OwnRun) -> None:
     assert run.progress()[1] == 1.0
     assert "HD101" in codes(run)
     assert run.check(0.1) == 0
+
+
+def test_the_run_that_was_opened_is_checked_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_run, "LONG_RUN_BYTES", 1000)
+    for name in "abc":
+        write(tmp_path / name, sick_records())
+    index = RunIndex(ServedFolder(tmp_path), lambda _: None)
+    index.search()
+    wanted = next(run for run in index.all() if run.name == "b")
+    wanted.touch()
+    first = index._next_to_check(0.0, set())
+    assert first is wanted
+    later = {wanted.id}
+    while (run := index._next_to_check(0.0, later)) is not None:
+        later.add(run.id)
+    assert len(later) == 3

@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import pairwise
 from typing import Any, Protocol
 
+import numpy as np
+
 from headway.core.findings import Finding, Severity
+from headway.core.numbers import say
 from headway.errors import import_optional
 from headway.output.console import verdict_line
 from headway.output.display_text import clean
 from headway.output.view import ReportView, coverage_text, finding_title, format_where, plural
+from headway.rundir.downsample import Downsampler
 
 # Reports and guards as Jupyter shows them: escaped HTML without scripts.
 
@@ -24,10 +29,13 @@ _COLOURS = {Severity.ERROR: "#d33", Severity.WARNING: "#b80", Severity.INFO: "#3
 _CELL = "text-align:left;vertical-align:top;padding:2px 8px"
 
 
-def report_html(report: ReportView) -> str:
-    """Verdict, coverage, and findings with location and remedies."""
+def report_html(
+    report: ReportView, curve: tuple[Sequence[int], Sequence[float]] | None = None
+) -> str:
+    """Verdict, coverage, the loss as a picture, and findings with location and remedies."""
     verdict = "".join(part if isinstance(part, str) else part[0] for part in verdict_line(report))
-    return _block(verdict, [coverage_text(report)], report.findings)
+    picture = "" if curve is None else curve_svg("loss", *curve, report.findings)
+    return _block(verdict, [coverage_text(report)], report.findings, picture)
 
 
 class GuardView(Protocol):
@@ -60,9 +68,10 @@ def guard_html(guard: GuardView, *, closed: bool) -> str:
     return _block(guard_state(guard, closed=closed), lines, guard.findings)
 
 
-def _block(head: str, lines: Iterable[str], findings: Sequence[Finding]) -> str:
+def _block(head: str, lines: Iterable[str], findings: Sequence[Finding], picture: str = "") -> str:
     parts = [f"<div><b>{_safe(head)}</b>"]
     parts += [f'<div style="opacity:.75">{_safe(line)}</div>' for line in lines]
+    parts.append(picture)
     # The worst first, and among equals the earliest.
     ordered = sorted(findings, key=lambda item: -item.severity)
     if ordered:
@@ -93,6 +102,67 @@ def _row(finding: Finding) -> str:
 
 def _safe(text: object) -> str:
     return escape(clean(text))
+
+
+# The loss within the HTML: an SVG without scripts, in the notebook's own text colour.
+
+WIDE, HIGH, EDGE = 640, 160, 64
+"""Size of the picture, and the room for the numbers on its left."""
+_CURVE_POINTS = 320
+_MARKED = 40
+
+
+def curve_svg(
+    name: str, steps: Sequence[int], values: Sequence[float], findings: Sequence[Finding] = ()
+) -> str:
+    """A curve as SVG with its findings and non-finite values marked; empty without two points."""
+    if any(later < step for step, later in pairwise(steps)):  # the run went back: one after another
+        steps, findings = range(len(steps)), ()
+    series = Downsampler(_CURVE_POINTS)
+    for step, value in zip(steps, values, strict=True):
+        series.add(step, value)
+    x, y = series.points()
+    if len(y) < 2 or steps[0] == steps[-1]:
+        return ""
+    log = y.min() > 0 and y.max() > _SPREAD * y.min()
+    heights = np.log10(y) if log else y
+    low, span = float(heights.min()), float(np.ptp(heights)) or 1.0
+
+    def across(step: float) -> float:
+        return EDGE + (step - steps[0]) / (steps[-1] - steps[0]) * (WIDE - EDGE - 6)
+
+    up = HIGH - 24 - (heights - low) / span * (HIGH - 44)
+    points = " ".join(
+        f"{across(step):.1f},{place:.1f}"
+        for step, place in zip(x.tolist(), up.tolist(), strict=True)
+    )
+    marks = [
+        f'<path d="M{across(item.step):.1f} 12V{HIGH - 24}" stroke="{_COLOURS[item.severity]}">'
+        f"<title>{_safe(finding_title(item))}</title></path>"
+        for item in findings
+        if item.step is not None and item.severity >= Severity.WARNING
+    ][:_MARKED]
+    bad = [
+        f'<path d="M{across(gap.first) - 4:.1f} 4h8l-4 7z" fill="{_COLOURS[Severity.ERROR]}"/>'
+        for gap in series.gaps()[:_MARKED]
+    ]
+    words = (
+        (EDGE - 6, 20, "end", say(float(y.max()))),
+        (EDGE - 6, HIGH - 24, "end", say(float(y.min()))),
+        (EDGE, HIGH - 6, "start", f"step {steps[0]}"),
+        (WIDE - 6, HIGH - 6, "end", f"{steps[-1]}"),
+    )
+    texts = [
+        f'<text x="{at}" y="{down}" text-anchor="{anchor}" fill="currentColor">{text}</text>'
+        for at, down, anchor, text in words
+    ]
+    title = f"{name} from step {steps[0]} to {steps[-1]}" + (", on a log scale" if log else "")
+    return (
+        f'<svg role="img" aria-label="{_safe(title)}" width="{WIDE}" height="{HIGH}" '
+        f'viewBox="0 0 {WIDE} {HIGH}" font-size="11" style="max-width:100%">'
+        f'<polyline points="{points}" fill="none" stroke="#1f6fc4" stroke-width="1.3"/>'
+        f"{''.join([*marks, *bad, *texts])}</svg>"
+    )
 
 
 # Plots of a report through matplotlib (extra `plot`).

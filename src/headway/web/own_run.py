@@ -140,8 +140,6 @@ class OwnRun(RunEntry):
     """A run directory: its end is read at once, the rest in small steps."""
 
     header: Header | None = field(default=None, init=False)
-    wanted: float = field(default=0.0, init=False)
-    """When its charts were last requested."""
     _run: RunDir = field(init=False)
     _charts: LiveCharts | None = field(default=None, init=False)
     _cursor: str = field(default="", init=False)
@@ -262,10 +260,6 @@ class OwnRun(RunEntry):
         with self.lock:
             if self._charts is None:
                 self._charts = LiveCharts(self._run)
-
-    def touch(self) -> None:
-        """Note that its charts are requested."""
-        self.wanted = time.monotonic()
 
     def draw(self, seconds: float) -> bool:
         """Read for the charts, if they are in use; whether there is anything new."""

@@ -78,10 +78,16 @@ class RunEntry:
     lock: threading.RLock = field(default_factory=threading.RLock, init=False)
     version: int = field(default=0, init=False)
     """Increases when there is something new to show."""
+    wanted: float = field(default=0.0, init=False)
+    """When a page last asked for its charts."""
 
     def __post_init__(self) -> None:
         self.name = self.root.name(self.path)
         self.id = make_run_id(self.name)
+
+    def touch(self) -> None:
+        """Note that a page wants it."""
+        self.wanted = time.monotonic()
 
 
 POINTS = 800
@@ -168,9 +174,6 @@ class ForeignRun(RunEntry):
     def note(self) -> str:
         """Empty: notes are kept beside our own runs."""
         return ""
-
-    def touch(self) -> None:
-        """Nothing to do: all of it has been read."""
 
     def guard(self) -> dict[str, Any]:
         """Empty: the run had no guard."""

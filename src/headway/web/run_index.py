@@ -169,17 +169,25 @@ class RunIndex:
             if time.monotonic() - searched > LOG_SEARCH_INTERVAL:
                 self._search_logs()
                 searched = time.monotonic()
-            for run in self.all():
-                if self._stop.is_set():
-                    return
-                if isinstance(run, OwnRun):
-                    due = time.monotonic() > patience and run.long()
-                else:
-                    due = run.due()
-                if due:
-                    self._let_pass()
-                    run.look()
-                    self._notify(run.id)
+            done: set[str] = set()  # a log that grows is due again at once
+            while not self._stop.is_set() and (run := self._next_to_check(patience, done)):
+                done.add(run.id)
+                self._let_pass()
+                run.look()
+                self._notify(run.id)
+
+    def _next_to_check(self, patience: float, done: set[str]) -> OwnRun | ForeignRun | None:
+        """A run or log to check as a whole: what was opened last comes first."""
+        for run in sorted(self.all(), key=lambda run: -run.wanted):
+            if run.id in done:
+                continue
+            if isinstance(run, OwnRun):
+                due = time.monotonic() > patience and run.long()
+            else:
+                due = run.due()
+            if due:
+                return run
+        return None
 
     def _let_pass(self) -> None:
         """Wait while requested charts are still being read."""
