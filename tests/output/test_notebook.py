@@ -49,6 +49,7 @@ class Balanced(HTMLParser):
             "td",
             "span",
             "code",
+            "pre",
         }
         assert {name for name, _ in attrs} <= {"style"}
         if tag != "br":
