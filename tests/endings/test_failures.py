@@ -121,7 +121,8 @@ def test_an_interruption_never_blames_a_missing_optimizer_step() -> None:
 
 @pytest.mark.parametrize("error", [SystemExit(0), SystemExit(None)])
 def test_a_script_that_leaves_with_0_has_finished(tmp_path: Path, error: BaseException) -> None:
-    done = guarded(error, tmp_path)
+    work = lambda: train(8, fail=fail_with(error))  # noqa: E731
+    done = run_guarded(work, settings=Settings(), run_dir=tmp_path)
     assert done.report.verdict == "healthy"
     (end,) = events_of(tmp_path, "end")
     assert end.data["status"] == "finished"
@@ -133,7 +134,7 @@ def test_a_caught_exception_is_no_crash(tmp_path: Path) -> None:
         try:
             train(fail=fail_with(ValueError("expected")))
         except ValueError:
-            train(2)
+            train(8)
 
     done = run_guarded(work, settings=Settings(), run_dir=tmp_path)
     assert done.report.verdict == "healthy"

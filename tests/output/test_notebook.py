@@ -55,6 +55,7 @@ class Balanced(HTMLParser):
             "span",
             "code",
             *PICTURE,
+            "pre",
         }
         if tag not in PICTURE:
             assert {name for name, _ in attrs} <= {"style"}

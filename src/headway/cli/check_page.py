@@ -24,6 +24,7 @@ SHOWN_OPTIMIZER_SETTINGS = ("lr", "weight_decay", "momentum", "betas", "eps")
 def write_check_page(done: CheckResult, *, verbose: bool) -> TerminalPage:
     """Print findings, model and optimizer tables, and the checklist."""
     page = TerminalPage(sys.stdout)
+    page.begin_after_script()
     found = done.report.worst >= Severity.WARNING
     if done.unreached is not None and not done.passes and not found:
         page.line("headway: ", ("nothing could be checked", "bold yellow"))
@@ -73,9 +74,10 @@ def _format_step_count(done: CheckResult, *, verbose: bool) -> str:
     if done.interrupted:
         ended = f"interrupted after {steps}"
     elif done.stopped:
-        ended = f"stopped after {steps}" + (f" ({done.limit})" if done.limit else "")
+        why = f" ({done.limit})" if done.limit.startswith("-") else f": {done.limit}"
+        ended = f"stopped after {steps}" + (why if done.limit else "")
     else:
-        ended = f"the script ended after {steps}"
+        ended = f"the script {'failed' if done.error is not None else 'ended'} after {steps}"
     more = "" if verbose else "; -v shows the model, the optimizer and each family of checks"
     return f"{ended}; torch {torch.__version__} on {device}{more}"
 

@@ -151,7 +151,11 @@ def _draw_loss_curve(page: TerminalPage, report: Report) -> None:
     page.gap()
     page.line(("loss  ", "dim"), line)
     if mark:
-        page.line((mark.lstrip(), "bold red"), f" step {onset}", first=" " * (6 + len(mark) - 1))
+        label, before = f"step {onset}", 6 + len(mark) - 1
+        if before + 2 + len(label) <= page.width:
+            page.raw(" " * before, (mark.lstrip(), "bold red"), f" {label}")
+        else:  # no room on the right
+            page.raw(" " * (before - len(label) - 1), f"{label} ", (mark.lstrip(), "bold red"))
     page.line(
         (f"      {say(values[0])} at step {steps[0]} to {say(values[-1])} at {steps[-1]}", "dim")
     )

@@ -284,6 +284,7 @@ def _write(done: GuardedRunResult, folder: Path | str, target: Script) -> None:
 
     sys.stdout.flush()
     page = TerminalPage(sys.stdout)
+    page.begin_after_script()
     if done.unreached is not None and not done.unreached.partly:
         page.line("headway: ", ("nothing was guarded", "bold yellow"))
         page.line(str(done.unreached), rest="  ")
@@ -295,8 +296,8 @@ def _write(done: GuardedRunResult, folder: Path | str, target: Script) -> None:
         return
     ReportPrinter(page).write(done.report, "headway")
     skipped = sum(action.rung.value == "skip" for action in done.actions)
-    updates = f", {plural(skipped, 'update')} skipped" if skipped else ""
-    page.line((f"{plural(done.steps, 'step')}{updates}", "dim"))
+    if skipped:
+        page.line((f"{plural(skipped, 'update')} skipped", "dim"))
     if done.unreached is not None and skipped:  # only `check` can name the op
         page.next(f"headway check {target.typed}{target.given}")
         return

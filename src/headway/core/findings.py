@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +43,19 @@ class Where:
     def to_dict(self) -> dict[str, Any]:
         """All seven keys, known or not."""
         return {name: getattr(self, name) for name in self.__slots__}
+
+
+CELL = "cell ["
+"""How the file of a line in a notebook begins: `cell [2]`."""
+
+
+def say_line(file: str, line: object = None, column: int | None = None) -> str:
+    """`train.py:31`, or `cell [2], line 3` in a notebook; with a column, `train.py:31:5`."""
+    if not line:
+        return file
+    if file.startswith(CELL):
+        return f"{file}, line {line}"
+    return f"{file}:{line}:{column}" if column else f"{file}:{line}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +128,12 @@ class Finding:
     """How often it occurred."""
     steps: tuple[int, ...] = ()
     """The first steps at which it occurred, if it did more than once."""
+
+    def _repr_html_(self) -> str:
+        # By name: this module is below those that render.
+        notebook = importlib.import_module("headway.output.notebook")
+        html: str = notebook.finding_html(self)
+        return html
 
     @property
     def order(self) -> tuple[int, int]:

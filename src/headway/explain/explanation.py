@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from headway.core.findings import SourceEdit
-from headway.torch_adapters.frames import Location
+from headway.torch_adapters.frames import Location, name_file
 
 # The data: written to disk, rendered and compared.
 
@@ -151,7 +151,11 @@ class Explanation:
         return next((trial for trial in self.trials if trial.tried == "cured"), None)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        data = asdict(self)
+        for origin in data["origins"]:
+            for place in filter(None, (origin["place"], origin["called_from"])):
+                place["file"] = name_file(place["file"])
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Explanation:

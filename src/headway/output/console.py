@@ -255,7 +255,9 @@ class ReportPrinter:
                 self.page.raw(f"{margin}{'...':>{width}}")
             before = line.number
             style = "bold" if line.column else "dim"
-            text = line.text[:room].rstrip()
+            text = line.text.rstrip()
+            if len(text) > room:
+                text = text[: room - 1] + ("…" if self.page.can_show("…") else "~")
             self.page.raw(f"{margin}{line.number:>{width}} | ", (text, style))
             if line.column and line.column <= room:
                 sign = "^" if line.main else "-"
@@ -270,8 +272,9 @@ class ReportPrinter:
         fixes = [item for item in remedies if item.tested or item.edits]
         fixes.sort(key=lambda item: (not item.cured, not item.tested))
         advice = [item for item in remedies if item not in fixes]
-        shown = [*fixes, *advice] if self.verbose else fixes or advice[:2]
-        for remedy in shown:
+        # A fix that was seen to work needs no alternatives beside it.
+        shown = [item for item in fixes if item.cured][:1] or fixes or advice[:2]
+        for remedy in [*fixes, *advice] if self.verbose else shown:
             if remedy.text in self._printed and not remedy.tested:
                 continue  # once is enough
             self._printed.add(remedy.text)
@@ -279,14 +282,14 @@ class ReportPrinter:
             trial = trial_text(remedy) or ("not tested" if changed else "")
             self.page.line(
                 (f"{self.page.mark('do')} ", "green"),
-                remedy.text,
+                _without_line(remedy.text) if changed else remedy.text,
                 (f" ({trial})" if trial else "", "bold green" if remedy.cured else "dim"),
                 first=margin,
                 rest=margin + "  ",
             )
             for line in changed:
                 style = "green" if line.startswith("+") else "red"
-                self.page.raw(f"{margin}  ", (line[: self.page.width - len(margin) - 2], style))
+                self.page.raw(f"{margin}  ", (line, style))
 
     def _suppressed(self, report: ReportView) -> None:
         if report.suppressed:
@@ -305,6 +308,12 @@ class ReportPrinter:
             self.page.line(("Checks that did not run", "bold"))
             for item in report.not_run:
                 self.page.line((item.code, "bold"), f"  {item.reason}", first="  ", rest=" " * 9)
+
+
+def _without_line(text: str) -> str:
+    """The text of a fix without the new line, which the diff below it shows."""
+    place, wrote, _ = text.partition(" write `")
+    return f"Change {place[3:]}" if wrote and text.startswith("At ") else text
 
 
 def _same_code(cause: CauseView) -> str:

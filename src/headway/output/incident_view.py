@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headway.core.findings import say_line
 from headway.core.numbers import say
 from headway.core.records import EventRecord
 
@@ -47,7 +48,7 @@ class LineView:
 
     @property
     def at(self) -> str:
-        return f"{self.file}:{self.line}" + (f" in {self.function}" if self.function else "")
+        return say_line(self.file, self.line) + (f" in {self.function}" if self.function else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 from headway import registry
 from headway._version import __version__
 from headway.config import Settings
-from headway.core.findings import Finding, Remedy, Severity
+from headway.core.findings import Finding, Remedy, Severity, say_line
 from headway.core.numbers import encode_numbers
 from headway.output.display_text import clean
 from headway.output.view import (
@@ -310,7 +310,7 @@ def _check_cases(report: ReportView, settings: Settings) -> Iterator[_Case]:
 
 def _case_name(finding: Finding) -> str:
     where = finding.where
-    line = f" at {Path(where.file).name}:{where.line}" if where.file and where.line else ""
+    line = f" at {say_line(Path(where.file).name, where.line)}" if where.file and where.line else ""
     return f"{finding_title(finding)}{line}"
 
 

@@ -13,9 +13,17 @@ import numpy as np
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import say
 from headway.errors import import_optional
+from headway.output.code_frame import frame_of
 from headway.output.console import verdict_line
 from headway.output.display_text import clean
-from headway.output.view import ReportView, coverage_text, finding_title, format_where, plural
+from headway.output.view import (
+    ReportView,
+    coverage_text,
+    finding_title,
+    format_where,
+    plural,
+    repeats_text,
+)
 from headway.rundir.downsample import Downsampler
 
 # Reports and guards as Jupyter shows them: escaped HTML without scripts.
@@ -68,6 +76,16 @@ def guard_html(guard: GuardView, *, closed: bool) -> str:
     return _block(guard_state(guard, closed=closed), lines, guard.findings)
 
 
+def finding_html(finding: Finding) -> str:
+    """One finding: what, where, the lines around it, and what to do."""
+    step = "" if finding.step is None else f", step {finding.step}"
+    level = f'<span style="color:{_COLOURS[finding.severity]}">{finding.severity}</span>'
+    parts = [f"<div>{level}{_safe(step)}: {_what(finding)}"]
+    if remedies := _remedies(finding):
+        parts.append(f"<br>{remedies}")
+    return "".join([*parts, "</div>"])
+
+
 def _block(head: str, lines: Iterable[str], findings: Sequence[Finding], picture: str = "") -> str:
     parts = [f"<div><b>{_safe(head)}</b>"]
     parts += [f'<div style="opacity:.75">{_safe(line)}</div>' for line in lines]
@@ -86,18 +104,34 @@ def _block(head: str, lines: Iterable[str], findings: Sequence[Finding], picture
 
 
 def _row(finding: Finding) -> str:
-    place = format_where(finding.where)
+    level = f'<span style="color:{_COLOURS[finding.severity]}">{finding.severity}</span>'
+    step = "" if finding.step is None else str(finding.step)
+    columns = (level, step, _what(finding), _remedies(finding))
+    cells = "".join(f'<td style="{_CELL}">{cell}</td>' for cell in columns)
+    return f"<tr>{cells}</tr>"
+
+
+def _what(finding: Finding) -> str:
+    """Title, message, location and source lines."""
     what = f"<b>{_safe(finding_title(finding))}</b><br>{_safe(finding.message)}"
+    if again := repeats_text(finding):
+        what += f"<br>{_safe(again)}"
+    place = format_where(finding.where)
     if place and place not in finding.message:
         what += f"<br><code>{_safe(place)}</code>"
-    cures = "<br>".join(
+    if frame := frame_of(finding):
+        lines = (
+            f"{'>' if line.main else ' '} {line.number:>4} | {clean(line.text)}" for line in frame
+        )
+        what += f"<pre>{escape(chr(10).join(lines))}</pre>"
+    return what
+
+
+def _remedies(finding: Finding) -> str:
+    return "<br>".join(
         _safe(item.text + (" (tested: cured)" if item.tested and item.cured else ""))
         for item in finding.remedies
     )
-    level = f'<span style="color:{_COLOURS[finding.severity]}">{finding.severity}</span>'
-    step = "" if finding.step is None else str(finding.step)
-    cells = "".join(f'<td style="{_CELL}">{cell}</td>' for cell in (level, step, what, cures))
-    return f"<tr>{cells}</tr>"
 
 
 def _safe(text: object) -> str:

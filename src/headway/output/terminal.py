@@ -245,6 +245,11 @@ class TerminalPage:
         if self._begun:
             self.console.print()
 
+    def begin_after_script(self) -> None:
+        """Print an empty line on a terminal: a progress bar may have left its line unfinished."""
+        if self.console.is_terminal:
+            self.console.print()
+
     def next(self, command: str) -> None:
         """Print the last line: the next command, on one line however long."""
         from rich.text import Text

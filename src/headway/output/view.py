@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from headway import registry
-from headway.core.findings import Finding, NotRun, Remedy, Severity, Where
+from headway.core.findings import Finding, NotRun, Remedy, Severity, Where, say_line
 from headway.core.signals import axis_of
 
 # What a renderer needs of a report, as protocols: output does not import the class.
@@ -225,10 +225,9 @@ def format_where(where: Where, *, column: int | None = None) -> str:
     """The location of a finding as text; empty if nothing is known."""
     parts = []
     if where.file:
-        line = f":{where.line}" if where.line else ""
-        line += f":{column}" if column and where.line else ""
-        function = f" in {where.function}" if where.function else ""
-        parts.append(f"{where.file}{line}{function}")
+        function = where.function if where.function != "<module>" else ""
+        inside = f" in {function}" if function else ""
+        parts.append(say_line(where.file, where.line, column) + inside)
     if where.module:
         parts.append(where.module)
     if where.op:

@@ -82,7 +82,7 @@ class CheckResult:
     error: BaseException | None = None
     """The exception of the script; None if it ended normally or was stopped by the check."""
     limit: str = ""
-    """The limit that stopped it: `--max-steps`; empty if none did."""
+    """What stopped it: `--max-steps`, or the reason of the guard; empty if nothing did."""
     stopped: bool = False
     """Whether the check stopped it: enough steps, or the guard halted the training."""
     interrupted: bool = False
@@ -188,7 +188,7 @@ def run_check(
         ),
         steps=steps,
         passes=passes,
-        limit=launch.limits.name,
+        limit=launch.limits.name or ended.reason,
         tables=tables.found,
         error=ended.error,
         stopped=launch.limits.enough or ended.halted,
@@ -223,6 +223,8 @@ class _Ending:
     error: BaseException | None = None
     interrupted: KeyboardInterrupt | None = None
     halted: bool = False
+    reason: str = ""
+    """Why the guard halted it."""
 
     def of(self, work: Callable[[], Any], launch: ScriptLauncher) -> None:
         try:
@@ -231,6 +233,8 @@ class _Ending:
             # Frames of the script may keep loaders with workers alive.
             traceback.clear_frames(stopped.__traceback__)
             self.halted = isinstance(stopped, TrainingHalted)
+            if self.halted:  # `training halted at step 19: 20 bad steps in a row. The weights …`
+                self.reason = str(stopped).partition(": ")[2].partition(". ")[0]
         except KeyboardInterrupt as raised:
             self.interrupted = raised
             launch.interrupted()

@@ -16,6 +16,7 @@ from headway.core.numbers import encode_numbers, ordinal
 from headway.explain import explanation as wording
 from headway.explain.explanation import Explanation, Origin, Trial
 from headway.explain.failing_step import FailingStep, SampleNames
+from headway.explain.incident_file.contents import running_script
 from headway.output.notices import Notices, logger
 from headway.policy import Policy
 from headway.rerun.protocol import RerunHost
@@ -300,7 +301,9 @@ class RerunResults:
             return
         if repeat:
             return  # the command for the first one is on the screen
-        next_ = "next: headway replay" if bad.batches else "incident written to"
+        # A notebook or a shell has no script that could be run again.
+        replayable = bad.batches and running_script() is not None
+        next_ = "next: headway replay" if replayable else "incident written to"
         logger.warning("headway: step %s: %s %s", bad.step, next_, written)
 
     def _apply(self, bad: BadStep, found: InvestigationResult) -> None:

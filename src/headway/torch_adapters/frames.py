@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TextIO
 
 import torch
 
+from headway.core.findings import CELL, say_line
 from headway.torch_adapters.private_parts import private_part
 
 # A stack goes through torch, the standard library, frameworks and headway itself. The line to
@@ -48,13 +49,32 @@ class Location:
         return None if self.function == "<module>" else self.function
 
     def __str__(self) -> str:
-        """Relative to the working directory: `train.py:31`."""
+        """Relative to the working directory: `train.py:31`; in a notebook, `cell [2], line 3`."""
         here = os.path.join(os.getcwd(), "")
-        return f"{self.file.removeprefix(here)}:{self.line}"
+        return say_line(name_file(self.file).removeprefix(here), self.line)
 
     def to_dict(self) -> dict[str, Any]:
         """The form in events, without the text."""
-        return {"file": self.file, "line": self.line, "function": self.function}
+        return {"file": name_file(self.file), "line": self.line, "function": self.function}
+
+
+def name_file(file: str) -> str:
+    """A file as the user knows it: `cell [2]` for the code of a notebook's cell."""
+    ipython = sys.modules.get("IPython")
+    if ipython is None:
+        return file
+    try:
+        known = ipython.get_ipython().compile.format_code_name(file)  # ("Cell", "In[2]")
+        number = re.search(r"\[(\d+)\]", known[1])
+    except Exception:  # no shell, another kind of shell, or a file
+        return file
+    if number is None:
+        return file
+    name = f"{CELL}{number[1]}]"
+    # Without a modification time: the text of a cell is on no disk.
+    lines = linecache.getlines(file)
+    linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+    return name
 
 
 def find_user_location(frames: Iterable[Location]) -> Location | None:

@@ -134,7 +134,9 @@ def render_readme(explanation: Explanation, index: Mapping[str, Any], folder: Pa
     lines += _render_facts(incident)
     lines += _render_trials(incident.trials)
     lines += _render_folder(index)
-    lines += _render_commands(explanation, folder, replayable="batch.pt" in index["files"])
+    replayable = "batch.pt" in index["files"]
+    scripted = index["script"] is not None
+    lines += _render_commands(explanation, folder, replayable=replayable, scripted=scripted)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -237,10 +239,14 @@ def _render_folder(index: Mapping[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
-def _render_commands(explanation: Explanation, folder: Path, *, replayable: bool) -> list[str]:
+def _render_commands(
+    explanation: Explanation, folder: Path, *, replayable: bool, scripted: bool
+) -> list[str]:
     commands = [f"headway explain {code_of(explanation)}"]
     text = "Fix the line, then train again: this step cannot be replayed without its batch."
-    if replayable:
+    if replayable and not scripted:
+        text = "Fix the line, then train again: without a script, this step cannot be replayed."
+    elif replayable:
         commands.insert(0, f"headway replay {shlex.quote(str(folder))}")
         text = "Fix the line, then replay the step: exit code 0 means cured, 1 still failing."
     return ["## Next", "", text, "", *code_block(commands, "console")]

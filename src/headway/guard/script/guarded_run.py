@@ -18,6 +18,7 @@ from headway.guard.recorder import attach_notifier
 from headway.guard.script.launcher import ScriptLauncher
 from headway.guard.script.step_limits import children_seconds
 from headway.policy import Action, Policy
+from headway.postmortem.run_summary import MIN_LOSSES
 from headway.report import Report
 from headway.torch_adapters.device_failure.lost_device import is_device_error, mark_device_lost
 from headway.torch_adapters.process_groups import rank_group
@@ -161,6 +162,19 @@ class GuardedRunResult:
     unreached: NoStepReason | None = None
 
 
+NOT_SHOWN = (
+    "A guarded run measures the training. Faults in the script itself, such as a softmax before "
+    "cross_entropy, are found by `headway check`."
+)
+
+
+def _too_little(steps: int) -> str:
+    """Why nothing can be said of a run without findings; empty if it was long enough."""
+    if steps >= MIN_LOSSES:
+        return ""
+    return f"only {'1 step was' if steps == 1 else f'{steps} steps were'} made, too few to judge"
+
+
 def run_guarded(
     work: Callable[[], Any],
     *,
@@ -208,7 +222,12 @@ def run_guarded(
     recorder = launch.recorder
     assert recorder is not None
     return GuardedRunResult(
-        report=Report.from_engine(recorder.engine, command="run"),
+        report=replace(
+            Report.from_engine(recorder.engine, command="run"),
+            looked_at="1 step" if steps == 1 else f"{steps} steps",
+            not_shown=NOT_SHOWN,
+            too_little=_too_little(steps),
+        ),
         steps=steps,
         actions=tuple(recorder.actions),
         error=error,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from headway.core.findings import Finding
+from headway.core.findings import Finding, say_line
 from headway.errors import import_optional
 from headway.output.display_text import clean
 
@@ -56,8 +56,8 @@ def finding_lines(finding: Finding) -> list[str]:
     lines = [f"{finding.severity}: {step}{finding.message}"]
     where = finding.where
     if where.file is not None:
-        line = "" if where.line is None else f":{where.line}"
-        lines.append(f"at {where.file}{line}" + (f" in {where.function}" if where.function else ""))
+        inside = f" in {where.function}" if where.function else ""
+        lines.append(f"at {say_line(where.file, where.line)}{inside}")
     elif where.module is not None:
         lines.append(f"in {where.module}")
     for remedy in finding.remedies:
