@@ -152,7 +152,7 @@ def judge(case, status, report):
         code in case["codes"] for code in codes
     )
     named = [f for f in findings if f["code"] in case["codes"]]
-    if "lines" in case:
+    if case.get("lines"):
         right["line"] = any(
             pathlib.Path(f["where"].get("file") or "").name == case["file"]
             and f["where"].get("line") in case["lines"]
