@@ -25,7 +25,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CORPUS = ROOT / "corpus" / "blind_endings"
 ENDINGS = {"HD514", "HD607", "HD608", "HD708", "HD808", "HD809", *(f"HD91{n}" for n in range(1, 6))}
-HANG = re.compile(r"HD(514|607|608|911|914)")
+HANG = re.compile("no progress for")  # the notice on the console
 LIMIT = 240  # seconds for one script
 HANG_LIMIT = 90  # seconds until a hang must be reported
 
@@ -152,7 +152,7 @@ def judge(case, status, report):
         code in case["codes"] for code in codes
     )
     named = [f for f in findings if f["code"] in case["codes"]]
-    if "lines" in case:
+    if case.get("lines"):
         right["line"] = any(
             pathlib.Path(f["where"].get("file") or "").name == case["file"]
             and f["where"].get("line") in case["lines"]

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from runpy import run_path
+from typing import Any
+
 import pytest
-from support.ending_corpus import FOLDER, EndingScript, ending_scripts, run_script
+from support.ending_corpus import (
+    FOLDER,
+    EndingScript,
+    blind_endings,
+    ending_scripts,
+    run_script,
+)
 
 SCRIPTS = ending_scripts()
 
@@ -20,3 +29,10 @@ def test_every_script_has_an_expectation() -> None:
 def test_a_script_is_described(entry: EndingScript) -> None:
     problems = run_script(entry)
     assert not [*problems["code"], *problems["line"]]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("entry", blind_endings(), ids=lambda entry: entry["script"])
+def test_a_script_of_the_blind_set_is_described(entry: dict[str, Any]) -> None:
+    row = run_path(str(FOLDER.parents[1] / "benchmarks" / "blind_endings.py"))["examine"](entry)
+    assert [name for name, right in row["right"].items() if not right] == []

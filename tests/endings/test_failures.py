@@ -17,6 +17,7 @@ from torch import nn
 
 from headway.config import Settings
 from headway.errors import TrainingHalted
+from headway.guard.endings import failure
 from headway.guard.guard import Guard
 from headway.guard.script.guarded_run import run_guarded
 from headway.postmortem.diagnose import diagnose
@@ -153,6 +154,37 @@ def test_a_crash_before_a_resume_is_not_how_the_run_ended(tmp_path: Path) -> Non
 def make_guard(run_dir: Path) -> Guard:
     model = nn.Linear(4, 2)
     return Guard(model, torch.optim.SGD(model.parameters(), lr=0.1), run_dir=run_dir)
+
+
+@pytest.mark.parametrize("error", [ValueError("wrong"), MemoryError()])
+def test_a_guard_that_has_failed_records_the_exception(tmp_path: Path, error: Exception) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    guard = Guard(model, optimizer, run_dir=tmp_path)
+    guard._protected.switch_off("a bug")
+    with pytest.raises(type(error)), guard:
+        raise error
+    report = diagnose(tmp_path)
+    assert report.verdict == "failed"
+    code = "HD809" if isinstance(error, MemoryError) else "HD911"
+    assert [item.code for item in report.findings] == [code]
+
+
+def test_an_exception_that_cannot_be_recorded_is_still_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(failure, "_recognise", fail)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monkeypatch.delenv("HEADWAY_STRICT", raising=False)
+    with pytest.raises(ValueError, match="wrong"), Guard(model, optimizer, run_dir=tmp_path):
+        raise ValueError("wrong")
+    (finding,) = diagnose(tmp_path).findings
+    assert finding.code == "HD911"
+    assert finding.message.startswith("ValueError: wrong")
 
 
 def test_a_guard_that_is_dropped_has_finished(tmp_path: Path) -> None:

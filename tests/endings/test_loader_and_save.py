@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,16 @@ def test_a_mistake_in_the_loader_itself_is_a_crash() -> None:
     assert "batch_size" in finding.message
 
 
+def test_an_exhausted_loader_is_a_crash() -> None:
+    def work() -> None:
+        train(DataLoader(Numbers("fine"), batch_size=20))
+        batches = iter(DataLoader(Numbers("fine"), batch_size=20))
+        for _ in range(3):
+            next(batches)
+
+    assert finding_of(work, "HD911").where.line == work.__code__.co_firstlineno + 4
+
+
 def save_and_train(paths: list[str], *, catch: bool = False) -> None:
     train(DataLoader(Numbers("fine"), batch_size=8))
     for path in paths:
@@ -125,3 +136,41 @@ def test_a_save_that_the_script_catches(tmp_path: Path) -> None:
 def test_good_saves_are_quiet(tmp_path: Path) -> None:
     work = lambda: save_and_train([str(tmp_path / "a.pt")])  # noqa: E731
     assert run_guarded(work, settings=Settings()).report.verdict == "healthy"
+
+
+def test_a_save_that_succeeds_elsewhere_is_quiet(tmp_path: Path) -> None:
+    paths = [str(tmp_path / "none" / "a.pt"), str(tmp_path / "a.pt")]
+    work = lambda: save_and_train(paths, catch=True)  # noqa: E731
+    assert run_guarded(work, settings=Settings()).report.verdict == "healthy"
+
+
+def write_opened() -> None:
+    with open("/dev/full", "wb") as file:
+        torch.save({"step": 5}, file)
+
+
+def write_from_memory() -> None:
+    buffer = io.BytesIO()
+    torch.save({"step": 5}, buffer)
+    Path("/dev/full").write_bytes(buffer.getvalue())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(("write", "line"), [(write_opened, 2), (write_from_memory, 3)])
+def test_a_full_disk_under_the_script_s_own_file(write: Any, line: int) -> None:
+    def work() -> None:
+        train(DataLoader(Numbers("fine"), batch_size=8))
+        write()
+
+    finding = finding_of(work, "HD708")
+    assert "the disk is full" in finding.message
+    assert finding.where.line == write.__code__.co_firstlineno + line
+
+
+def test_a_checkpoint_that_cannot_be_moved(tmp_path: Path) -> None:
+    def work() -> None:
+        train(DataLoader(Numbers("fine"), batch_size=8))
+        torch.save({"step": 5}, tmp_path / "a.tmp")
+        (tmp_path / "a.tmp").rename(tmp_path / "none" / "a.pt")
+
+    assert "the folder does not exist" in finding_of(work, "HD708").message

@@ -173,6 +173,44 @@ def test_a_signal_to_the_parent_reaches_the_script(
     assert diagnose(script.parent / "run").verdict == "interrupted"
 
 
+PATIENT = """
+import atexit, time
+atexit.register(print, "the end")
+caught = 0
+print("waiting", flush=True)
+for seconds in (60, 2):
+    try:
+        time.sleep(seconds)
+    except KeyboardInterrupt:
+        caught += 1
+print("caught", caught, flush=True)
+"""
+
+
+def test_a_suspended_run_continues_and_gets_a_signal_once(script: Path) -> None:
+    script.write_text(PATIENT)
+    with subprocess.Popen(
+        command(script, "", "--format", "json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stderr is not None
+        while "waiting" not in process.stderr.readline():
+            assert process.poll() is None
+        os.killpg(process.pid, signal.SIGSTOP)  # Ctrl-Z, or a scheduler that suspends the job
+        time.sleep(1.5)
+        os.killpg(process.pid, signal.SIGCONT)
+        time.sleep(1.5)
+        os.killpg(process.pid, signal.SIGINT)
+        output, printed = process.communicate(timeout=120)
+    assert "caught 1" in printed
+    assert "the end" in printed
+    assert json.loads(output)["command"] == "run"
+    assert process.returncode == 0
+
+
 def test_the_training_ends_with_its_supervisor(
     script: Path, waiting: subprocess.Popen[str]
 ) -> None:

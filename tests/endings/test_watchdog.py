@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from concurrent.futures import _base
 from dataclasses import dataclass, field
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed import distributed_c10d
+from torch.utils.data import dataloader
 
 import headway
 from headway.guard.endings import process_activity, watchdog
 from headway.guard.endings.rank_board import RankBoard
+from headway.guard.endings.rank_position import find_wait
 from headway.guard.endings.watchdog import LEAST_S, LOOK_S, Watchdog, WatchedProgress
 from headway.output.notices import Notices
 from headway.rundir.heartbeat import read_heartbeat
+from headway.rundir.vanished_run import CrashStack, stack_file
+from headway.torch_adapters.frames import Location
 
 
 @dataclass
@@ -234,6 +242,42 @@ def test_a_board_of_another_start_is_not_read(tmp_path: Path) -> None:
     RankBoard(tmp_path, 0, 1, 2).announce("ended", why="ended in good order")
     assert RankBoard(tmp_path, 1, 0, 2).look_at(1)["state"] == "silent"
     assert RankBoard(tmp_path, 0, 0, 2).look_at(1)["state"] == "ended"
+
+
+ABORTED = f"""Fatal Python error: Aborted
+
+Thread 0x01 (most recent call first):
+  File "{threading.__file__}", line 320 in wait
+  File "{threading.__file__}", line 1002 in _bootstrap
+
+Thread 0x02 (most recent call first):
+  File "{distributed_c10d.__file__}", line 9 in all_gather
+  File "/home/me/train.py", line 14 in gather
+  File "/home/me/train.py", line 30 in <module>
+"""
+
+
+def test_a_rank_that_native_code_aborted_has_the_line_of_its_script(tmp_path: Path) -> None:
+    stack_file(tmp_path, 1).write_text(ABORTED)
+    found = CrashStack.read(tmp_path, 1)
+    assert found.signal == signal.SIGABRT
+    assert found.user_frame() == ("/home/me/train.py", 14, "gather")
+    RankBoard(tmp_path, 0, 1, 2).announce()
+    file = tmp_path / "watch" / "segment0" / "rank1.json"
+    file.write_text(file.read_text().replace('"started": ', '"started": 1'))  # another process
+    seen = RankBoard(tmp_path, 0, 0, 2).look_at(1)
+    assert (seen["state"], seen["within"], seen["place"]["line"]) == ("dead", "all_gather", 14)
+
+
+def test_the_call_of_the_user_says_what_is_waited_for() -> None:
+    frames = [
+        Location(connection.__file__, 1, "wait"),
+        Location(dataloader.__file__, 2, "__next__"),
+        Location("/home/me/train.py", 3, "main"),
+    ]
+    assert find_wait(frames) == "a DataLoader worker"
+    frames[:2] = [Location(threading.__file__, 1, "wait"), Location(_base.__file__, 2, "result")]
+    assert find_wait(frames) == "a future"
 
 
 def test_a_process_that_computes_is_active() -> None:

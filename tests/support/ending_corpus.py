@@ -57,6 +57,12 @@ def ending_scripts() -> list[EndingScript]:
     return [EndingScript(**entry) for entry in data["script"]]
 
 
+def blind_endings() -> list[dict[str, Any]]:
+    """The scripts of `corpus/blind_endings`, with the expectations that were wrong corrected."""
+    text = (FOLDER.parent / "blind_endings" / "cases.json").read_text(encoding="utf-8")
+    return [{**entry, **entry.get("corrected", {})} for entry in json.loads(text)]
+
+
 def run_script(entry: EndingScript, *, timeout: float = 300) -> dict[str, list[str]]:
     """What is wrong with the answer: `code` and `line`, each a list of problems."""
     with tempfile.TemporaryDirectory() as folder:

@@ -22,6 +22,7 @@ from headway.cli.options import FORMATS, is_first_rank
 from headway.cli.script_command import (
     StepProgress,
     absolute_run_dir,
+    keep_stdout_clean,
     lock_run_dir,
     redirect_script_output,
     require_torch,
@@ -154,6 +155,8 @@ def command(
     [done.report] = options.suppress_known([done.report], settings, write=write_baseline)
     with worker_signals_ignored():
         status = _report_outcome(done, folder, target, form, settings, fail_on, supervisor)
+    if supervisor is not None and form != "text":
+        keep_stdout_clean()
     return 1 if status == 0 and require_guard and done.unreached is not None else status
 
 

@@ -300,6 +300,14 @@ def stdout_to_stderr() -> Iterator[None]:
         yield
 
 
+def keep_stdout_clean() -> None:
+    """Send what this process prints from now on to stderr: the script may print at exit, too."""
+    sys.stdout.flush()
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(2, 1)
+    sys.stdout = sys.stderr
+
+
 @contextlib.contextmanager
 def _set_argv(name: str, argv: Sequence[str]) -> Iterator[None]:
     before = sys.argv

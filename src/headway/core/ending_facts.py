@@ -58,6 +58,8 @@ class EndFacts(EndingFacts):
     """The exit status of the script, if known."""
     signal: Whole
     """The signal that ended it, if one did."""
+    error: Text
+    """The exception that ended it, where no other event describes it: recording it failed."""
 
 
 @dataclass(frozen=True)

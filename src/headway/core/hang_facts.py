@@ -30,6 +30,10 @@ SILENT = "silent"
 """It does not answer, and its process cannot be looked at."""
 
 
+WORKER = "a DataLoader worker"
+"""What a rank waits for whose data does not come."""
+
+
 @dataclass(frozen=True)
 class CollectiveFacts(FactTable):
     """A call of a collective."""
@@ -137,6 +141,12 @@ class HangFacts(EndingFacts):
     """`Policy(hang_timeout=…)` ended the process."""
     unheard: Names
     """What could not be looked at."""
+
+    @property
+    def culprit(self) -> RankPlace | None:
+        """The rank to look at: the first that the others wait for."""
+        named = [item for item in self.ranks if item.number in self.suspects]
+        return next(iter([*named, *self.ranks]), None)
 
 
 @dataclass(frozen=True)

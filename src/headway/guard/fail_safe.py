@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -15,6 +15,7 @@ from headway.errors import RankLost, TrainingHalted
 from headway.guard.optimizer_step import OptimizerStep
 from headway.guard.step_machine import StepMachine
 from headway.output.notices import Notices, logger
+from headway.torch_adapters.device_failure.device_memory import is_host_out_of_memory
 from headway.torch_adapters.device_failure.lost_device import (
     device_is_lost,
     is_device_error,
@@ -96,19 +97,17 @@ class FailSafe:
             self.tripped = True
             self._give_up()
             logger.debug("%s", traceback.format_exc())
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            self._notices.once(
-                "shield",
-                f"headway itself failed ({type(error).__name__}: {_first_line(error)}, "
-                f"{where.name} line {where.lineno}) and switched itself off; "
-                "training continues without a guard. Please report this as a bug",
-            )
+            self._notices.once("shield", _say_failure(error))
             return None
 
     def spare(self, what: str, work: Callable[..., Any], *args: Any) -> bool:
-        """Whether optional work succeeded; its failure leaves the guard on."""
+        """Whether optional work succeeded; its failure leaves the guard on.
+
+        It is also done after a failure of the guard.
+        """
         try:
-            work(*args)
+            with self.apart or nullcontext():
+                work(*args)
         except (TrainingHalted, RankLost):
             raise
         except Exception as error:  # a bug of ours; the guard works without it
@@ -164,6 +163,20 @@ class _FailSafeListener:
 def _is_about_a_worker(error: Exception) -> bool:
     """Whether it is the user's: torch raises it wherever the main thread is when a worker dies."""
     return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
+
+
+def _say_failure(error: Exception) -> str:
+    if is_host_out_of_memory(error):
+        return (
+            "the memory of the host ran out in headway's own work, and it switched itself off; "
+            "training continues without a guard"
+        )
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"headway itself failed ({type(error).__name__}: {_first_line(error)}, {where.name} line "
+        f"{where.lineno}) and switched itself off; training continues without a guard. "
+        "Please report this as a bug"
+    )
 
 
 def _first_line(error: Exception) -> str:

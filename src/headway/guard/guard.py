@@ -373,7 +373,9 @@ class Guard:
         self._ending.close()
         if last:
             self._at_exit.detach()
-            self._protected(self._session.recorder.close, self._session.steps)
+            # Done by a guard that has failed, too: otherwise the process seems to have vanished.
+            recorder = self._session.recorder
+            self._protected.spare("the end of the record", recorder.close, self._session.steps)
         self._trackers.close()
 
     def _repr_html_(self) -> str:
@@ -393,7 +395,7 @@ class Guard:
         trace: TracebackType | None,
     ) -> None:
         if error is not None and not self._closed:
-            self._protected(self._ending.record, error)
+            self._protected.spare("the record of an exception", self._ending.record, error)
         self._close(well=error is None)
 
     def _flush_readings(self) -> None:

@@ -82,6 +82,8 @@ class RunEnding:
     exit: int | None = None
     """The exit status of the script, if known."""
     signal: int | None = None
+    error: str | None = None
+    """The exception that ended it, until that is recorded with all its facts."""
 
     def to_dict(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}

@@ -54,7 +54,8 @@ class CrashStack:
 
     signal: int | None = None
     frames: tuple[tuple[str, int, str], ...] = ()
-    """(file, line, function) of the thread that crashed, innermost first."""
+    """(file, line, function), innermost first: of the thread that crashed; of the one that runs the
+    user's code where that was a thread of native code (gloo aborts in one)."""
 
     @classmethod
     def read(cls, run_dir: Path, rank: int, opener: Opener = open_regular_file) -> CrashStack:
@@ -65,22 +66,33 @@ class CrashStack:
         except OSError:
             return cls()
         number = None
-        frames: list[tuple[str, int, str]] = []
-        current = False
+        crashed: list[tuple[str, int, str]] = []
+        others: list[list[tuple[str, int, str]]] = []
+        frames = crashed
         for line in lines:
             if line.startswith("Fatal Python error: "):
                 name = _FATAL.get(line.removeprefix("Fatal Python error: ").strip())
                 number = getattr(signal, name, None) if name else None
-            if line.startswith(("Current thread ", "Thread ", "Stack ")):
-                current = line.startswith(("Current thread ", "Stack "))
+            if line.startswith(("Current thread ", "Stack ")):
+                frames = crashed
+            elif line.startswith("Thread "):
+                frames = []
+                others.append(frames)
             match = _FRAME.match(line)
-            if match and current and len(frames) < MAX_FRAMES:
+            if match and len(frames) < MAX_FRAMES:
                 frames.append((match["file"], int(match["line"]), match["function"] or "?"))
-        return cls(None if number is None else int(number), tuple(frames))
+        found = tuple(crashed) or _users_thread(others)
+        return cls(None if number is None else int(number), found)
 
     def user_frame(self) -> tuple[str, int, str] | None:
         """The innermost frame that is neither Python's nor an installed package's."""
         return next((frame for frame in self.frames if is_users_file(frame[0])), None)
+
+
+def _users_thread(stacks: list[list[tuple[str, int, str]]]) -> tuple[tuple[str, int, str], ...]:
+    """The first of these stacks with a line of the user's; the main thread is written last."""
+    found = (stack for stack in reversed(stacks) if any(is_users_file(file) for file, *_ in stack))
+    return tuple(next(found, ()))
 
 
 def is_users_file(file: str) -> bool:

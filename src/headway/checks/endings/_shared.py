@@ -1,13 +1,42 @@
-"""What the checks of the two kinds of memory share."""
+"""What checks of endings share: the two kinds of memory, and hangs that may still end."""
 
 from __future__ import annotations
 
 import os
 
-from headway.core.ending_facts import OutOfMemoryFacts
+from headway.core.check import Check
+from headway.core.ending_facts import END, HANG, EndFacts, OutOfMemoryFacts
 from headway.core.findings import Remedy
+from headway.core.hang_facts import HangFacts
 from headway.core.numbers import say_bytes
-from headway.core.records import EventRecord
+from headway.core.records import EventRecord, Moment
+
+
+class HangCheck(Check):
+    """Base of checks that report a hang when the stream is over, and only if the run did not
+    continue."""
+
+    def start(self) -> None:
+        self.moment: Moment | None = None
+        self.data: dict[str, object] = {}
+
+    def keep(self, record: EventRecord) -> None:
+        """Report this event at the end."""
+        self.moment = (record.segment, record.seq, record.step, record.rank)
+        self.data = dict(record.data)
+
+    def is_over(self, record: EventRecord) -> bool:
+        """Whether the event says that the run continued or ended; then nothing is reported of a
+        segment that ended well. A hang of an earlier segment remains."""
+        if record.kind == END:
+            well = EndFacts.of_event(record).status in (None, "finished")
+            if well and self.moment is not None and self.moment[0] == record.segment:
+                self.moment = None
+            return True
+        if record.kind == HANG and HangFacts.of_event(record).over:
+            self.moment = None
+            return True
+        return False
 
 
 def describe_batch(facts: OutOfMemoryFacts) -> str:

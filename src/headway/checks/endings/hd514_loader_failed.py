@@ -2,19 +2,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headway.core.check import Check, Needs
-from headway.core.ending_facts import ENDING, LOADER_FAILED, LoaderFailedFacts
-from headway.core.findings import Finding, Severity
-from headway.core.records import EventRecord
+from headway.checks.endings._shared import HangCheck
+from headway.core.check import Needs
+from headway.core.ending_facts import END, ENDING, HANG, LOADER_FAILED, LoaderFailedFacts
+from headway.core.findings import Finding, Severity, Where
+from headway.core.hang_facts import WORKER, HangFacts
+from headway.core.records import EventRecord, record_at
 
 
-class LoaderFailed(Check):
+class LoaderFailed(HangCheck):
     """The data pipeline raised, or one of its workers died or stalled.
 
     ## What it checks
     Exceptions that leave a torch DataLoader: from the data set, the sampler or `collate_fn`, in the
     main process or in a worker; a worker that was killed; a batch that did not come within
-    `timeout`.
+    `timeout`, or for which a run without one waits for ever.
 
     ## Why it matters
     One unreadable sample ends a run of days. The exception of a worker arrives as text inside
@@ -23,7 +25,7 @@ class LoaderFailed(Check):
     ## How it is measured
     From the exception: the line of the data set is read from the worker's own traceback. The index
     of the sample is read from the frames, or found by loading the samples of that batch one by one
-    (at most 1024, at most 10 seconds).
+    (at most 1024, at most 10 seconds). A run that hangs (HD914) in the loader waits for a worker.
 
     ## False alarms
     Exceptions that the script catches around its loader are not reported.
@@ -42,11 +44,17 @@ class LoaderFailed(Check):
     name = "loader-failed"
     severity = Severity.ERROR
     summary = "the data pipeline raised, or a worker died or stalled"
-    needs = Needs(signals=(ENDING,), kinds=(EventRecord,), events=(LOADER_FAILED,))
-    explains = ()
+    needs = Needs(signals=(ENDING,), kinds=(EventRecord,), events=(LOADER_FAILED, HANG, END))
+    explains = ("HD914",)
     ends_run = True
 
     def observe(self, record: EventRecord) -> Iterable[Finding]:
+        if self.is_over(record):
+            return
+        if record.kind == HANG:
+            self._note_hang(record)
+            return
+        self.moment = None  # the loader gave up by itself
         facts = LoaderFailedFacts.of_event(record)
         yield self.find(
             record,
@@ -59,6 +67,35 @@ class LoaderFailed(Check):
             worker=facts.worker,
             indices=facts.indices or None,
             **facts.evidence(),
+        )
+
+    def _note_hang(self, record: EventRecord) -> None:
+        culprit = HangFacts.of_event(record).culprit
+        if culprit is not None and culprit.within == WORKER:
+            self.keep(record)
+
+    def finish(self) -> Iterable[Finding]:
+        if self.moment is None:
+            return
+        facts = HangFacts.read(self.data)
+        culprit = facts.culprit
+        where = culprit.place.where() if culprit is not None else Where()
+        several = culprit is not None and len(facts.ranks) > 1
+        rank = culprit.number if culprit is not None and several else None
+        yield self.find(
+            record_at(self.moment),
+            f"no batch came from the DataLoader's workers for {facts.idle_s or 0:.0f} s; one of "
+            "them stands still",
+            subject="stalled",
+            where=Where(where.file, where.line, where.function, rank=rank),
+            remedies=[
+                "Pass `timeout=60` to the DataLoader to get an error instead, and try "
+                "`num_workers=0`.",
+                "Look for locks, network storage and threads that were started before the workers.",
+            ],
+            how="stalled",
+            idle_s=facts.idle_s,
+            usual_s=facts.usual_s,
         )
 
 

@@ -2,14 +2,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headway.core.check import Check, Needs
-from headway.core.ending_facts import COLLECTIVE_MISMATCH, END, ENDING, HANG, EndFacts
+from headway.checks.endings._shared import HangCheck
+from headway.core.check import Needs
+from headway.core.ending_facts import COLLECTIVE_MISMATCH, END, ENDING, HANG
 from headway.core.findings import Finding, Severity, Where
-from headway.core.hang_facts import HangFacts, MismatchFacts, say_place, say_positions
-from headway.core.records import EventRecord, Moment, record_at
+from headway.core.hang_facts import MismatchFacts, say_place, say_positions
+from headway.core.records import EventRecord, record_at
 
 
-class CollectiveMismatch(Check):
+class CollectiveMismatch(HangCheck):
     """Ranks wait in different collectives, or in one with different shapes.
 
     ## What it checks
@@ -48,25 +49,10 @@ class CollectiveMismatch(Check):
     explains = ("HD914", "HD911", "HD913", "HD608", "HD915")
     ends_run = True
 
-    def start(self) -> None:
-        self.moment: Moment | None = None
-        self.data: dict[str, object] = {}
-
     def observe(self, record: EventRecord) -> Iterable[Finding]:
-        if record.kind == COLLECTIVE_MISMATCH:
-            self.moment = (record.segment, record.seq, record.step, record.rank)
-            self.data = dict(record.data)
-        elif record.kind == END:
-            if EndFacts.of_event(record).status in (None, "finished"):
-                self._clear(record.segment)
-        elif HangFacts.of_event(record).over:
-            self.moment = None
+        if not self.is_over(record) and record.kind == COLLECTIVE_MISMATCH:
+            self.keep(record)
         return ()
-
-    def _clear(self, segment: int) -> None:
-        """This segment ended well; a hang of an earlier one remains."""
-        if self.moment is not None and self.moment[0] == segment:
-            self.moment = None
 
     def finish(self) -> Iterable[Finding]:
         if self.moment is None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headway.core.check import Check, Needs
-from headway.core.ending_facts import CRASH, ENDING, CrashFacts
+from headway.core.ending_facts import CRASH, END, ENDING, CrashFacts, EndFacts
 from headway.core.findings import Finding, Severity
 from headway.core.records import EventRecord
 
@@ -41,11 +41,14 @@ class ScriptCrashed(Check):
     name = "script-crashed"
     severity = Severity.ERROR
     summary = "an exception ended the script"
-    needs = Needs(signals=(ENDING,), kinds=(EventRecord,), events=(CRASH,))
+    needs = Needs(signals=(ENDING,), kinds=(EventRecord,), events=(CRASH, END))
     explains = ("HD608",)
     ends_run = True
 
     def observe(self, record: EventRecord) -> Iterable[Finding]:
+        if record.kind == END:
+            yield from self._report_end(record)
+            return
         facts = CrashFacts.of_event(record)
         odd = [item for item in facts.batch if item.unusual]
         while_doing = f" during {facts.phase}" if facts.phase not in (None, "user") else ""
@@ -69,3 +72,13 @@ class ScriptCrashed(Check):
             remedies=remedies,
             **facts.evidence(),
         )
+
+    def _report_end(self, record: EventRecord) -> Iterable[Finding]:
+        """An exception of which only the first line could be recorded."""
+        error = EndFacts.of_event(record).error
+        if error is not None:
+            yield self.find(
+                record,
+                f"{error}. Its line and its batch could not be recorded",
+                subject=error.partition(":")[0],
+            )

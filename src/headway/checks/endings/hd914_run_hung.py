@@ -2,14 +2,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headway.core.check import Check, Needs
-from headway.core.ending_facts import END, ENDING, HANG, EndFacts
+from headway.checks.endings._shared import HangCheck
+from headway.core.check import Needs
+from headway.core.ending_facts import END, ENDING, HANG
 from headway.core.findings import Finding, Severity, Where
-from headway.core.hang_facts import HangFacts, RankPlace, say_positions
-from headway.core.records import EventRecord, Moment, record_at
+from headway.core.hang_facts import WORKER, HangFacts, RankPlace, say_positions
+from headway.core.records import EventRecord, record_at
 
 
-class RunHung(Check):
+class RunHung(HangCheck):
     """The run stopped making progress and did not continue.
 
     ## What it checks
@@ -50,37 +51,22 @@ class RunHung(Check):
     explains = ("HD911", "HD913", "HD915")
     ends_run = True
 
-    def start(self) -> None:
-        self.moment: Moment | None = None
-        self.data: dict[str, object] = {}
-
     def observe(self, record: EventRecord) -> Iterable[Finding]:
-        if record.kind == END:
-            if EndFacts.of_event(record).status in (None, "finished"):
-                self._clear(record.segment)
+        if self.is_over(record):
             return
         facts = HangFacts.of_event(record)
-        if facts.over:
-            self.moment = None
-            return
         if facts.timed_out and self.moment is None and self.data:
             return  # reported by another rank already
-        self.moment = (record.segment, record.seq, record.step, record.rank)
-        self.data = dict(record.data)
+        self.keep(record)
         if facts.timed_out:
             yield from self.finish()
-            self.moment = None
-
-    def _clear(self, segment: int) -> None:
-        """This segment ended well; a hang of an earlier one remains."""
-        if self.moment is not None and self.moment[0] == segment:
             self.moment = None
 
     def finish(self) -> Iterable[Finding]:
         if self.moment is None:
             return
         facts = HangFacts.read(self.data)
-        culprit = _find_culprit(facts)
+        culprit = facts.culprit
         several = len(facts.ranks) > 1
         where = culprit.place.where() if culprit is not None else Where()
         rank = culprit.rank if culprit is not None and several else None
@@ -104,19 +90,13 @@ class RunHung(Check):
         )
 
 
-def _find_culprit(facts: HangFacts) -> RankPlace | None:
-    """The rank to look at: the first that the others wait for."""
-    named = [item for item in facts.ranks if item.number in facts.suspects]
-    return next(iter([*named, *facts.ranks]), None)
-
-
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
 def _remedies(facts: HangFacts, culprit: RankPlace | None) -> list[str]:
     found = []
-    if culprit is not None and culprit.within == "a DataLoader worker":
+    if culprit is not None and culprit.within == WORKER:
         found.append(
             "A DataLoader worker is stuck: look at what the data set reads, pass `timeout=60` to "
             "the DataLoader to get an error instead, and try `num_workers=0`."

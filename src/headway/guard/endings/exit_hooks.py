@@ -18,7 +18,7 @@ from multiprocessing import util
 from types import TracebackType
 from typing import Any
 
-from headway.guard.endings.failure import FailureMoment, record_failure
+from headway.guard.endings.failure import FailureMoment, keep_reserve, record_failure
 from headway.guard.recorder import Recorder
 from headway.guard.step_outcomes import StepCounter
 from headway.torch_adapters.patching import wrap_function
@@ -48,6 +48,7 @@ class OpenRun:
         self._thread = threading.get_ident()
         _open.add(self)
         _install()
+        keep_reserve()
         if multiprocessing.parent_process() is not None:
             util.Finalize(self, _end_child, args=(weakref.ref(self),), exitpriority=100)
 

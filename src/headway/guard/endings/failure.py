@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import importlib
 import linecache
+import mmap
 import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,6 +21,7 @@ from headway.core.ending_facts import CRASH
 from headway.errors import TrainingHalted
 from headway.guard.recorder import Recorder
 from headway.output.notices import logger
+from headway.torch_adapters.device_failure import device_memory
 from headway.torch_adapters.frames import (
     Location,
     find_user_location,
@@ -126,10 +128,31 @@ RECOGNISERS: list[str] = [
 answer is recorded instead of a crash."""
 
 
+RESERVE = 64 << 20
+"""Bytes of address space that are kept for recording that the memory of the host ran out. They are
+never touched, so they need no memory."""
+_reserve: list[mmap.mmap] = []
+
+
+def keep_reserve() -> None:
+    """Keep address space for `record_failure`; once per process is enough."""
+    with suppress(OSError, ValueError):
+        if not _reserve:
+            _reserve.append(mmap.mmap(-1, RESERVE))
+
+
+def release_reserve() -> None:
+    """Give the address space back."""
+    while _reserve:
+        _reserve.pop().close()
+
+
 def record_failure(
     recorder: Recorder, error: BaseException, moment: FailureMoment, *, thread: str | None = None
 ) -> None:
     """Record that an exception has ended the run; only the first one counts."""
+    if device_memory.is_host_out_of_memory(error):
+        release_reserve()
     with worker_signals_ignored():
         _record(recorder, error, moment, thread)
 
@@ -157,8 +180,10 @@ def _record(
     ending.status = "failed"
     if isinstance(error, TrainingHalted):  # the finding that made the guard halt says why
         return
+    ending.error = describe_error(error)
     kind, facts = _recognise(failure) or (CRASH, failure.facts())
     recorder.event(failure.step, kind, facts)
+    ending.error = None
 
 
 @contextmanager

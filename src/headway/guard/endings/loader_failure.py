@@ -28,7 +28,7 @@ RELOAD_SECONDS = 10.0
 def recognise_loader_failure(failure: Failure) -> Recognised | None:
     """The facts of a failed loader; None if the exception is none."""
     load = find_failed_load(failure.error)
-    if load is None:
+    if load is None or isinstance(failure.error, StopIteration):  # it was only exhausted
         return None
     text = str(failure.error)
     facts = failure.facts() | {"phase": "data", "batch": [], "how": "raised"}

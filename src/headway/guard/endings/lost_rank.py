@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from headway.core.ending_facts import COLLECTIVE_MISMATCH, RANK_LOST
@@ -86,9 +87,16 @@ def _report_mismatch(watchdog: Watchdog, failure: Failure, lost: list[dict[str, 
         "within": within if is_collective(within) else failure.phase,
         "collective": pending if pending.get("place") == place.to_dict() else {},
     }
-    # A line from which this rank has never called a collective is the one that does not belong.
-    line = (aborted["place"].get("file"), aborted["place"].get("line"))
-    known = {(call["place"].get("file"), call["place"].get("line")) for call in calls}
-    odd = watchdog.rank if line in known else aborted["rank"]
+    # A line from which this rank has not called a collective before is the one that does not
+    # belong. If both lines are usual ones, the call of the aborted rank has another shape.
+    known = {_line_of(call) for call in calls}
+    before = {_line_of(call) for call in (calls[:-1] if own["collective"] else calls)}
+    theirs = _line_of(aborted) not in known or _line_of(own) in before
+    odd = aborted["rank"] if theirs else watchdog.rank
     positions = sorted([own, {**aborted, "state": WAITING}], key=lambda item: int(item["rank"]))
     watchdog.record(COLLECTIVE_MISMATCH, {"rank": odd, "ranks": positions})
+
+
+def _line_of(position: Mapping[str, Any]) -> tuple[Any, Any]:
+    place = position["place"]
+    return place.get("file"), place.get("line")

@@ -19,6 +19,7 @@ from headway.guard.endings.fatal_stack import keep_fatal_stack, read_fatal_stack
 from headway.guard.endings.process_activity import is_stopped
 from headway.guard.endings.rank_position import find_wait, is_collective
 from headway.rundir.heartbeat import describe_process
+from headway.rundir.vanished_run import stack_file
 
 REQUEST, FOUND = "request", "found.json"
 
@@ -29,6 +30,7 @@ class RankBoard:
     def __init__(self, run_dir: Path, segment: int, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
+        self._run_dir = run_dir
         self._folder = run_dir / "watch" / f"segment{segment}"
         self._answered = 0.0
         self._found_at = 0.0
@@ -113,7 +115,8 @@ class RankBoard:
         return {**base, "state": SILENT, "why": f"process {pid} runs, but no Python code in it"}
 
     def _last_words(self, rank: int, pid: int) -> dict[str, Any]:
-        stack = read_fatal_stack(self._folder / self._fatal(rank))
+        own, run = self._folder / self._fatal(rank), stack_file(self._run_dir, rank)
+        stack = read_fatal_stack(own) or read_fatal_stack(run)  # the second under `headway run`
         place = stack.place if stack is not None else None
         if stack is None or place is None:
             return {"why": f"died (its process {pid} does not exist)"}

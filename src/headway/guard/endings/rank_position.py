@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from headway.core.hang_facts import ELSEWHERE, WAITING
+from headway.core.hang_facts import ELSEWHERE, WAITING, WORKER
 from headway.torch_adapters.frames import Location
 from headway.torch_adapters.process_state.flight_recorder import (
     RecordedCollective,
@@ -22,7 +22,7 @@ MAX_CALLS = 400
 """Latest collectives of a rank that are compared with those of the others."""
 SHOWN_FRAMES = 24
 _WAITS = (
-    ("torch/utils/data/dataloader.py", "a DataLoader worker"),
+    ("torch/utils/data/dataloader.py", WORKER),
     ("subprocess.py", "a subprocess"),
     ("multiprocessing/", "another process"),
     ("concurrent/futures/", "a future"),
@@ -31,7 +31,8 @@ _WAITS = (
     ("socket.py", "the network"),
     ("ssl.py", "the network"),
 )
-"""What a frame of these files waits for; the first match counts."""
+"""What a frame of these files waits for. The one nearest to the user's line counts: a future waits
+for a lock, and a DataLoader for another process."""
 _COLLECTIVES = "torch/distributed/distributed_c10d.py"
 _BACKWARD = "torch/autograd/graph.py"
 _WRAPPERS = ("wrapper", "_object_to_tensor", "_tensor_to_object")
@@ -82,8 +83,8 @@ def find_wait(frames: Sequence[Location]) -> str | None:
             found = frame.function  # the outermost of them is what the user called
         elif path.endswith(_BACKWARD):
             return "backward"
-        elif found is None:
-            found = next((what for part, what in _WAITS if part in path), None)
+        else:
+            found = next((what for part, what in _WAITS if part in path), found)
     return found
 
 

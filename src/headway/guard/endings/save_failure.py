@@ -6,7 +6,7 @@ import errno
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,12 @@ REASONS = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the quota is used up",
     errno.EACCES: "permission denied",
+    errno.EFBIG: "the file would exceed a limit on the size of files",
     errno.EROFS: "the file system is read-only",
     errno.ENOENT: "the folder does not exist",
     errno.EIO: "the storage failed",
 }
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class SaveWatch:
         self._moment = moment
         self._caught: list[tuple[BaseException, FailureMoment, str | None]] = []
         self.last_good: SavedFile | None = None
+        self.in_memory = False
+        """Whether a checkpoint was made in memory, which the script writes to disk itself."""
         watch_saves(self)
 
     def close(self) -> None:
@@ -59,18 +63,27 @@ class SaveWatch:
         remove_save_listener(self)
         self._record_survived()
 
-    def take(self, error: BaseException) -> dict[str, Any] | None:
-        """The path of the save that raised this, which ends the run; None if no save did."""
+    def take(self, error: BaseException) -> tuple[BaseException, str | None] | None:
+        """The error and the path of the save that led to this one, which ends the run; None if no
+        save did."""
         for item in self._caught:
             if _is_cause(item[0], error):
                 self._caught.remove(item)
-                return {} if item[2] is None else {"path": item[2]}
+                return item[0], item[2]
         return None
+
+    def is_of_saved(self, error: BaseException) -> bool:
+        """Whether the script could not write or move a checkpoint that `torch.save` has made."""
+        if not isinstance(error, OSError) or error.errno not in REASONS:
+            return False
+        named = [os.path.abspath(os.fsdecode(name)) for name in _names(error)]
+        moved = self.last_good is not None and self.last_good.path in named
+        return moved or (self.in_memory and error.errno in FULL)
 
     def save_begins(self, target: Any) -> None:
         if self._is_own(target):
             return
-        self._record_survived()
+        self._record_survived(before=self._moment().steps)
         self._recorder.heartbeat.enter(SAVE)
 
     def save_ended(self, target: Any, error: BaseException | None) -> None:
@@ -81,8 +94,13 @@ class SaveWatch:
         if error is not None:
             if _is_write_error(error):
                 self._caught.append((error, moment, path))
-        elif path is not None:
+            return
+        # Saved elsewhere, or at the second try: the step has its checkpoint.
+        self._caught = [item for item in self._caught if item[1].steps != moment.steps]
+        if path is not None:
             self.last_good = SavedFile(path, moment.steps)
+        else:
+            self.in_memory = True
 
     def _is_own(self, target: Any) -> bool:
         """Whether it is a snapshot of the guard itself, or is written by a forked child."""
@@ -91,8 +109,10 @@ class SaveWatch:
             return True
         return path is not None and writer is not None and Path(path).is_relative_to(writer.path)
 
-    def _record_survived(self) -> None:
-        caught, self._caught = self._caught, []
+    def _record_survived(self, before: int | None = None) -> None:
+        """`before`: only failures of earlier steps; those of this one may still be retried."""
+        caught = [item for item in self._caught if before is None or item[1].steps < before]
+        self._caught = [item for item in self._caught if item not in caught]
         for error, moment, path in caught:
             failure = Failure(error, moment, None, read_stack(error))
             facts = _facts(failure) | {"path": path, "survived": True}
@@ -107,16 +127,25 @@ def recognise_save_failure(failure: Failure) -> Recognised | None:
         for frame in stack
     )
     error, watch = failure.error, failure.moment.saves
-    target = None if watch is None else watch.take(error)
-    if not (saving or target is not None) or not _is_write_error(error):
+    taken = None if watch is None else watch.take(error)
+    if taken is not None and taken[0] is not error:  # closing the file raised once more
+        error = taken[0]
+        failure = replace(failure, error=error, stack=read_stack(error))
+    written = watch is not None and watch.is_of_saved(error)
+    if not (saving or taken or written) or not _is_write_error(error):
         return None
+    target = {} if taken is None or taken[1] is None else {"path": taken[1]}
     last_good = _last_good(None if watch is None else watch.last_good)
-    return SAVE_FAILED, _facts(failure) | (target or {}) | last_good
+    return SAVE_FAILED, _facts(failure) | target | last_good
 
 
 def _is_write_error(error: BaseException) -> bool:
     """Whether the storage is to blame, and not the objects that were to be saved."""
     return isinstance(error, OSError) or bool(_WRITE_ERRORS.search(str(error)))
+
+
+def _names(error: OSError) -> list[str | bytes]:
+    return [name for name in (error.filename, error.filename2) if isinstance(name, (str, bytes))]
 
 
 def _facts(failure: Failure) -> dict[str, Any]:

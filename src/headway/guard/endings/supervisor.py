@@ -75,6 +75,8 @@ class Supervisor:
         self._arrived = 0
         """Signals that have arrived here since the child was started."""
         self._pipe = (-1, -1)
+        self._signals = (-1, -1)
+        """A pipe into which the interpreter of the child writes every signal that it handles."""
         numbers = {getattr(signal, name) for name in PASSED_ON if hasattr(signal, name)}
         self._numbers = numbers | {signal.SIGCHLD}
 
@@ -109,21 +111,27 @@ class Supervisor:
     def _start(self) -> ChildEnd | None:
         sys.stdout.flush()
         sys.stderr.flush()
-        self._pipe = os.pipe()
+        self._pipe, self._signals = os.pipe(), os.pipe()
+        for end in self._signals:
+            os.set_blocking(end, False)
         self._arrived = 0
         # Blocked before the fork, so that no signal is lost between the two.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers)
         child = os.fork()
         if child == 0:
+            # Also sees a signal that the script handles itself, Ctrl-C for instance.
+            signal.set_wakeup_fd(self._signals[1], warn_on_full_buffer=False)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             return None
         os.close(self._pipe[1])
+        os.close(self._signals[1])
         os.set_blocking(self._pipe[0], False)
         try:
             status = self._wait(child)
             return self._describe(child, status)
         finally:
             os.close(self._pipe[0])
+            os.close(self._signals[0])
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _learn_folder(self) -> Path | None:
@@ -139,9 +147,10 @@ class Supervisor:
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
                 return status
-            arrived = signal.sigtimedwait(self._numbers, LOOK_SECONDS)
+            arrived = self._next_signal()
             if arrived is None:
                 self._memory = HostMemory.read(child)
+                self._read_signals()  # of the child alone
                 continue
             if arrived.si_signo == signal.SIGCHLD:
                 continue
@@ -149,15 +158,30 @@ class Supervisor:
             if number == signal.SIGINT and arrived.si_code == SI_KERNEL:
                 continue  # Ctrl-C: the terminal has sent it to the child as well
             self._arrived += 1
-            if not self._reaches(child):
+            if not self._reaches(child, number):
                 os.kill(child, number)
 
-    def _reaches(self, child: int) -> bool:
+    def _next_signal(self) -> signal.struct_siginfo | None:
+        """The next signal; None if none arrives within a second."""
+        arrived = signal.sigtimedwait(self._numbers, LOOK_SECONDS)
+        # After a suspension for longer than that, CPython returns whatever was in its memory.
+        return arrived if arrived is not None and arrived.si_signo in self._numbers else None
+
+    def _read_signals(self) -> bytes:
+        """The numbers of the signals that the child has handled since the last call."""
+        try:
+            return os.read(self._signals[0], 1 << 12)
+        except BlockingIOError:
+            return b""
+
+    def _reaches(self, child: int, number: int) -> bool:
         """Whether the child shows within the grace time that it has got the signal, too."""
         until = time.monotonic() + GRACE_SECONDS
         while time.monotonic() < until:
             heartbeat = self._heartbeat(child)
             if heartbeat is not None and heartbeat.signals >= self._arrived:
+                return True
+            if number in self._read_signals():
                 return True
             if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 return True  # it has ended; `_wait` reads how
