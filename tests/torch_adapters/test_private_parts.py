@@ -184,6 +184,20 @@ def _runs_as_it_is_without(module: Any) -> None:
     _runs_as_it_is(module)
 
 
+def _gradients_are_off_within(module: Any) -> None:
+    within = module.without_gradients(torch.is_grad_enabled)
+    assert not within()
+    assert torch.is_grad_enabled()
+    with torch.no_grad():
+        assert not within()
+        assert not torch.is_grad_enabled()
+
+
+case("torch._C._set_grad_enabled", "runtime_state", present=_gradients_are_off_within)(
+    _gradients_are_off_within
+)
+
+
 def _base_is_found(module: Any) -> None:
     x = torch.zeros(2, 2)
     assert module.base_tensor(x[0]) is x
@@ -536,6 +550,9 @@ def _random_state_restored(module: Any) -> None:
     drawn = (random.random(), float(np.random.rand()), float(torch.rand(())))
     state.restore()
     assert drawn == (random.random(), float(np.random.rand()), float(torch.rand(())))
+    for draw in (random.random, lambda: random.gauss(0, 1), random.random, lambda: None):
+        draw()
+        assert module.RngState()._python == random.getstate()
 
 
 case("ctypes.string_at", "rng", present=_random_state_restored)(_random_state_restored)

@@ -31,6 +31,7 @@ from headway.rerun.bad_step import StepContext
 from headway.torch_adapters.optimizer_adapter import LossScaling, SavedStep, is_fused_on_cuda
 from headway.torch_adapters.process_groups.local_gradients import LocalGradientMonitor
 from headway.torch_adapters.process_groups.rank_group import RankGroup
+from headway.torch_adapters.runtime_state import without_gradients
 from headway.torch_adapters.saved_state import BufferBackup
 
 NO_GRADIENTS = (
@@ -148,7 +149,7 @@ class OptimizerStep:
 
     # Around the step.
 
-    @torch.no_grad()
+    @without_gradients
     def before(self) -> bool:
         """The optimizer is about to step. True when its update is skipped.
 
@@ -218,7 +219,7 @@ class OptimizerStep:
         if vote is not None and self.transfer.lag:
             self._unheard = context, tensors
 
-    @torch.no_grad()
+    @without_gradients
     def after(self, search: SavedStep | None = None) -> None:
         """The update was applied, or skipped."""
         self.let_go()

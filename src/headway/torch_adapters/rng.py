@@ -7,6 +7,7 @@ States are plain data and tensors, so that a snapshot on disk loads with `weight
 from __future__ import annotations
 
 import random
+import struct
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -31,7 +32,7 @@ class RngState:
         global _numpy_known
         if exact:
             _numpy_known = None
-        self._python = random.getstate()
+        self._python = _pythons()
         self._torch = torch.get_rng_state()
         self._numpy = _numpys() if "numpy" in sys.modules else None
         started = torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing()
@@ -69,14 +70,43 @@ class RngState:
             now.restore()
 
 
+_python_known: tuple[bytes, Any, Any] | None = None
+"""The memory of Python's generator, its spare normal number and its state when last asked: the
+state is a tuple of 625 integers, and few trainings draw from it at every step."""
+
+
+def _pythons() -> Any:
+    global _python_known
+    generator: Any = random.getstate.__self__  # type: ignore[attr-defined]
+    if _read_memory is None or not _python_memory_is_known():
+        return random.getstate()
+    memory = _read_memory(id(generator) + object.__basicsize__, MT19937_BYTES)
+    known, spare = _python_known, generator.gauss_next
+    if known is None or known[0] != memory or known[1] != spare:
+        known = _python_known = (memory, spare, random.getstate())
+    return known[2]
+
+
+@cache
+def _python_memory_is_known() -> bool:
+    """Whether this interpreter keeps the position and the 624 words right behind the object."""
+    if _read_memory is None or type(random.getstate.__self__) is not random.Random:  # type: ignore[attr-defined]
+        return False
+    other = random.Random(5)
+    other.random()
+    _, words, _ = other.getstate()
+    expected = struct.pack("@i624I", words[-1], *words[:-1])
+    return _read_memory(id(other) + object.__basicsize__, MT19937_BYTES) == expected
+
+
 _read_memory: Callable[[int, int], bytes] | None = private_part(
     "ctypes.string_at",
     None,
     without="NumPy is asked for its random state at every step, which takes longer",
 )
-_numpy_known: tuple[Any, bytes, Any] | None = None
-"""NumPy's bit generator, its memory and its state when last asked: asking takes longer than all
-the others together, and few trainings draw from it between two steps."""
+_numpy_known: tuple[Any, int, bytes, Any] | None = None
+"""NumPy's bit generator, the address of its memory, the memory and the state when last asked:
+asking takes longer than all the others together, and few trainings draw from it at every step."""
 
 
 def _numpys() -> Any:
@@ -86,10 +116,13 @@ def _numpys() -> Any:
     generator: Any = getattr(singleton, "_bit_generator", None)
     if type(generator).__name__ != "MT19937" or _read_memory is None:
         return numpy.random.get_state(legacy=False)
-    memory = _read_memory(generator.ctypes.state_address, MT19937_BYTES)
-    if _numpy_known is None or _numpy_known[0] is not generator or _numpy_known[1] != memory:
-        _numpy_known = (generator, memory, numpy.random.get_state(legacy=False))
-    return _numpy_known[2]
+    known = _numpy_known if _numpy_known is not None and _numpy_known[0] is generator else None
+    address = generator.ctypes.state_address if known is None else known[1]
+    memory = _read_memory(address, MT19937_BYTES)
+    if known is None or known[2] != memory:
+        known = (generator, address, memory, numpy.random.get_state(legacy=False))
+        _numpy_known = known
+    return known[3]
 
 
 def _alike(one: Any, other: Any) -> bool:
