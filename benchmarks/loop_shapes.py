@@ -1,12 +1,15 @@
 """Whether the line of a bad number is named whatever the loop looks like.
 
-    python benchmarks/loop_shapes.py [--only recursion] [--command check|run] [--json FILE]
+    python benchmarks/loop_shapes.py [--only recursion] [--command check|run|fix] [--json FILE]
+    python benchmarks/loop_shapes.py --set q     # the second set: its names begin with q
 
-The scripts of corpus/origins: loops of twenty shapes, from a list comprehension to Lightning and
+The scripts of corpus/origins: loops of many shapes, from a list comprehension to Lightning and
 two ranks, each with one bad number. The line where it originates carries the mark `# <- origin`,
 written before the script ran for the first time. Each runs unmodified, in a process of its own,
 once under `headway check` and once under `headway run`. A line is
-right if the first cause names it.
+right if the first cause names it. Then `headway check --fix --unsafe` edits a copy: counted is how
+many scripts get an edit that a fresh run confirmed, and in how many of these no finding of a bad
+number is left.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ import headway
 from headway import registry
 from headway.config import Settings
 from headway.guard.script.guarded_run import run_guarded
+from headway.integrations.automatic import run_with_callbacks
 from headway.preflight.observers import all_observers
 from headway.preflight.runner import run_check
 
@@ -45,6 +49,7 @@ STEPS = 6
 TOGETHER = "_ranks_"
 """In the name of a script for two ranks."""
 SECONDS = 240
+BAD_NUMBERS = {"HD101", "HD201", "HD301", "HD302", "HD303", "HD313", "HD501"}
 
 
 def marked_line(script: Path) -> int:
@@ -106,11 +111,12 @@ def _run(script: Path, command: str, answer: Connection) -> None:
     if command == "check":
         report = run_check(work, max_steps=STEPS).report
     else:
-        report = run_guarded(work, settings=Settings()).report
+        report = run_guarded(lambda: run_with_callbacks(work), settings=Settings()).report
     answer.send(json.dumps(report.to_dict(), default=str))
 
 
 def _on_ranks(script: Path, command: str) -> dict[str, Any]:
+    """The report of two ranks."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "report.json"
         more = ["--max-steps", "3"] if command == "check" else []
@@ -131,33 +137,95 @@ def _on_ranks(script: Path, command: str) -> dict[str, Any]:
     return report
 
 
+def has_tested_fix(report: dict[str, Any]) -> bool:
+    """Whether a finding has a remedy that was tried on the failing step and cured it."""
+    remedies = [item for finding in report["findings"] for item in finding["remedies"]]
+    return any(item["tested"] and item["cured"] for item in remedies)
+
+
+def fixed(script: Path) -> dict[str, Any]:
+    """What `check --fix --unsafe` does to a copy of the script."""
+    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    steps = "3" if TOGETHER in script.name else str(STEPS)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / script.name
+        copy.write_text(script.read_text())
+        done = subprocess.run(
+            [
+                *(sys.executable, *(ranks if TOGETHER in script.name else [])),
+                *("-m", "headway", "check", "--fix", "--unsafe", "--max-steps", steps, str(copy)),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=4 * SECONDS,
+            check=False,
+            cwd=folder,
+        )
+        edited = copy.read_text() != script.read_text()
+        left = named_lines(examine(copy, "check")) if edited else []
+    codes = sorted({code for code, _, _ in left} & BAD_NUMBERS)
+    said = done.stdout.strip().splitlines()[-3:]
+    return {"edited": edited, "left": codes, "said": said}
+
+
+def measure_fixes(scripts: Sequence[Path]) -> dict[str, Any]:
+    found = {script.stem: fixed(script) for script in scripts}
+    edited = {name: item for name, item in found.items() if item["edited"]}
+    for name, item in found.items():
+        if not item["edited"] or item["left"]:
+            print(f"  fix {name}: {item}")
+    return {
+        "right": sum(not item["left"] for item in edited.values()),
+        "edited": len(edited),
+        "of": len(scripts),
+        "not edited": sorted(set(found) - set(edited)),
+        "left": {name: item["left"] for name, item in edited.items() if item["left"]},
+    }
+
+
 def measure(scripts: Sequence[Path], command: str) -> dict[str, Any]:
     wrong = {}
+    without = []
     for script in scripts:
         report = examine(script, command)
+        if not has_tested_fix(report):
+            without.append(script.stem)
         if not is_right(script, report):
             said = named_lines(report)[:3]
             wrong[script.stem] = [f"{code} line {line}" for code, _, line in said]
             print(f"  {command} {script.stem}: expected {marked_line(script)}, said {said}")
-    return {"right": len(scripts) - len(wrong), "of": len(scripts), "wrong": wrong}
+    return {
+        "right": len(scripts) - len(wrong),
+        "of": len(scripts),
+        "wrong": wrong,
+        "with a tested fix": len(scripts) - len(without),
+        "without": without,
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="part of a script's name")
-    parser.add_argument("--command", choices=["check", "run"])
+    parser.add_argument("--set", default="", choices=["", "o", "q"], help="how the names begin")
+    parser.add_argument("--command", choices=["check", "run", "fix"])
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     logging.getLogger("headway").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     registry.all_checks(), all_observers()
-    scripts = sorted(item for item in SCRIPTS.glob("*.py") if args.only in item.name)
+    scripts = sorted(item for item in SCRIPTS.glob(f"{args.set}*.py") if args.only in item.name)
     found: dict[str, Any] = {}
-    for command in [args.command] if args.command else ["check", "run"]:
+    for command in [args.command] if args.command else ["check", "run", "fix"]:
+        if command == "fix":
+            found[command] = result = measure_fixes(scripts)
+            counts = f"{result['edited']} of {result['of']} edited, cured {result['right']}"
+            print(f"check --fix: {counts}")
+            continue
         found[command] = result = measure(scripts, command)
         share = result["right"] / max(1, result["of"])
         print(f"{command}: the line is right in {result['right']} of {result['of']} ({share:.0%})")
+        print(f"{command}: {result['with a tested fix']} have a fix that was tried on the step")
     if args.json:
         about = {
             "date": time.strftime("%Y-%m-%d"),

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from headway.config import Settings
 from headway.core.findings import Finding
+from headway.guard.script.guarded_run import run_guarded
 from headway.guard.script.launcher import ScriptLauncher
 from headway.policy import Policy
 from headway.preflight.runner import run_check
@@ -303,8 +304,33 @@ def test_a_scaler_that_only_shrinks_its_scale() -> None:
             scaler.step(optimizer)
             scaler.update()
 
-    found = find(run_check(work, max_steps=18).report, "HD313")
-    assert (found.where.line, found.where.op) == (line_after(work, 9), "pow")
+    for report in (
+        run_check(work, max_steps=18).report,
+        run_guarded(work, settings=Settings()).report,
+    ):
+        found = find(report, "HD313")
+        assert (found.where.line, found.where.op) == (line_after(work, 9), "pow")
+        assert "HD003" not in {item.code for item in report.findings}  # it was guarded
+
+
+def test_a_framework_that_passes_no_closure() -> None:
+    """Accelerate calls `step(None)`: steps after the first one are traced, too."""
+
+    def train(net: nn.Module, optimizer: torch.optim.Optimizer, left: list[Tensor]) -> None:
+        loss = net(left[0]).mean() + left[0].log().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step(None)
+        if left[1:]:  # no loop that could be run again
+            train(net, optimizer, left[1:])
+
+    def work() -> None:
+        net = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+        train(net, optimizer, [*torch.ones(3, 8, 4), torch.zeros(8, 4)])
+
+    found = find(run_check(work, max_steps=4).report, "HD101")
+    assert (found.where.line, found.where.op) == (line_after(train, 1), "log")
 
 
 def test_targets_that_are_masked_too_late() -> None:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 RESCAN_INTERVAL = 10
 """In a run of bad steps the state is scanned at the first one and then at every tenth."""
+SKIPS_UNTIL_TRACED = 4
+"""Steps in a row that a GradScaler skips before the next ones are traced: a scaler that only
+searches for its scale seldom needs more."""
 
 
 class StepCounter:
@@ -73,6 +76,8 @@ class StepOutcomes:
         self._usual: dict[str, float] = {}
         self._assembly: StepRecordBuilder | None = None
         self._group_rates: list[float] = []
+        self._scaler_skips = 0
+        """Steps in a row that a GradScaler has skipped."""
         self._named_parameters = 0
         self._steps: dict[str, OptimizerStep] = {}
         self._recovery: RecoveryManager
@@ -116,6 +121,11 @@ class StepOutcomes:
                 poisoned=poisoned,
             )
             assembly.verdicts.append((verdict, context, optimizer))
+            self._scaler_skips = 0
+        else:
+            self._scaler_skips += 1
+            if self._scaler_skips == SKIPS_UNTIL_TRACED:
+                self._rerun.trace_skipped_steps()
         if self._optimizers == 1:
             self.emit()
 

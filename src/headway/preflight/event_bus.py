@@ -1,9 +1,8 @@
 """Receives the events of a running script (torch calls, modules, backward, optimizer steps,
 batches) and passes them to the observers.
 
-A torch-function mode sees calls of torch functions with their arguments; global hooks see modules
-and optimizers; `torch_adapters.patching` reports backward, clipping and scaling. An observer that
-fails is removed and the script continues. Everything is undone at the end.
+A torch-function mode sees calls of torch functions; global hooks see modules and optimizers;
+`torch_adapters.patching` reports backward, clipping and scaling. An observer that fails is removed.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ from headway.rerun.step_tracer import StepTracer
 from headway.torch_adapters import patching
 from headway.torch_adapters.compat import current_transform, forward_hooks_with_kwargs
 from headway.torch_adapters.modes import ModePause
+from headway.torch_adapters.optimizer_adapter import find_closure
 from headway.torch_adapters.patching import call_after
 
 if TYPE_CHECKING:
@@ -237,13 +237,13 @@ class EventBus:
 
     def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._dispatch("step_begins", optimizer)
-        if len(args) < 2 and not kwargs and not self._paused and self.listening:
-            # Without a closure no user code runs in the optimizer, which calls many functions.
+        # Without a closure no user code runs in the optimizer, which calls many functions.
+        if not (self._paused or find_closure(args, kwargs)) and self.listening:
             self._paused = True
             self._aside.__enter__()
 
     def _resume(self, *_: Any) -> None:
-        """Resume after the optimizer has stepped or raised."""
+        """The optimizer has stepped or raised."""
         if self._paused:
             self._paused = False
             self._aside.__exit__()

@@ -162,6 +162,12 @@ class RerunController:
         if self._policy.replay:
             self._missed = MissedStep(context.step, context.parameters, lost=not goes_on)
 
+    def trace_skipped_steps(self) -> None:
+        """A GradScaler skips step after step: the trace of a next one may show why. Ranks could
+        differ in what they skip, and would wait for each other."""
+        if self._policy.replay and self._host.agreement.count == 1:
+            self._protected.spare(TRACING, self.tracer.arm, self._host)
+
     def _weights_moved(self, context: StepContext) -> bool:
         """Whether weights have changed since the step began."""
         if context.iteration is not None:

@@ -103,6 +103,8 @@ def explain_unguarded(
     launch: ScriptLauncher, error: BaseException | None, command: str
 ) -> NoStepReason | None:
     """Why no update of the script was guarded; None if at least one was."""
+    if launch.guard is not None and any(launch.skipped.values()):
+        return None  # its GradScaler has skipped them; they were measured
     if not any(launch.steps.values()):
         return explain_no_step(launch, error, command)
     if launch.guard is None:
