@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from headway.explain.traced_call import BadInput, TracedCall
 from headway.torch_adapters import runtime_state
 from headway.torch_adapters.autograd_graph import node_number, walk_graph
-from headway.torch_adapters.frames import FrameLine, RawFrames, read_raw_frames
 from headway.torch_adapters.module_stack import ModuleNames, NamedModule, RunningModule
+from headway.torch_adapters.op_recording.op_frames import FrameLine, RawFrames, read_raw_frames
 from headway.torch_adapters.op_schema import OpSchema
 from headway.torch_adapters.runtime_state import LEAF_NUMBER, last_node_number
 

@@ -20,7 +20,6 @@ from headway.explain.failing_step import FailingStep
 from headway.explain.tensor_memory import MemoryOwners, MemoryWrite, MemoryWrites
 from headway.explain.trace import NamedGradients, Trace, TraceResults, changed_arguments
 from headway.torch_adapters import nonfinite_scan, runtime_state
-from headway.torch_adapters.frames import FrameLine
 from headway.torch_adapters.modes import (
     UNDECLARED_WRITES,
     LastingModes,
@@ -29,6 +28,7 @@ from headway.torch_adapters.modes import (
     other_modes_in_force,
 )
 from headway.torch_adapters.module_stack import ModuleNames
+from headway.torch_adapters.op_recording.op_frames import FrameLine
 from headway.torch_adapters.op_schema import OpSchema, read_schema, tensor_arguments
 from headway.torch_adapters.tensor_values import nonfinite_flags, storage_address, sums_to_finite
 

@@ -17,7 +17,7 @@ from headway.explain.failing_step import FailingStep
 from headway.explain.origin.bad_call import OriginKind, classify_masked
 from headway.explain.trace import Trace
 from headway.explain.traced_call import BadInput, BadLeaf, BadResult, TracedCall
-from headway.torch_adapters.frames import FrameLine
+from headway.torch_adapters.op_recording.op_frames import FrameLine
 from headway.torch_adapters.op_schema import name_set
 from headway.torch_adapters.tensor_values import NAN, POSITIVE
 

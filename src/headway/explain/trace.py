@@ -23,9 +23,9 @@ from headway.explain.failing_step import FailingStep, PassObserver
 from headway.explain.tensor_memory import MemoryOwners, MemoryWrites
 from headway.explain.traced_call import BadInput, BadResult, TracedCall
 from headway.torch_adapters import runtime_state
-from headway.torch_adapters.frames import FrameLine, read_frame_context
 from headway.torch_adapters.modes import TorchDispatchMode, no_dispatch_modes
 from headway.torch_adapters.module_stack import ModuleStack
+from headway.torch_adapters.op_recording.op_frames import FrameLine, read_frame_context
 from headway.torch_adapters.op_schema import OpSchema, read_schema, tensor_arguments
 from headway.torch_adapters.optimizer_adapter import gradients_are_scaled
 from headway.torch_adapters.tensor_values import nonfinite_flags, plain_tensor, storage_address

@@ -10,8 +10,8 @@ from headway.torch_adapters.op_schema import user_op_name
 
 if TYPE_CHECKING:
     from headway.explain.origin.bad_call import OriginKind
-    from headway.torch_adapters.frames import FrameContext
     from headway.torch_adapters.module_stack import NamedModule, RunningModule
+    from headway.torch_adapters.op_recording.op_frames import FrameContext
     from headway.torch_adapters.op_schema import OpSchema
 
 

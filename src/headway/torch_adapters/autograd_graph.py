@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
-from headway.torch_adapters.frames import in_checkpointed_forward
+from headway.torch_adapters.op_recording.op_frames import in_checkpointed_forward
 from headway.torch_adapters.private_parts import private_method, private_part
 
 MAX_NODES = 2000

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
@@ -29,24 +28,22 @@ from headway.checks.setup.hd003_nothing_guarded import UNGUARDED
 from headway.config import Settings
 from headway.errors import TrainingHalted
 from headway.explain.incident_file.contents import running_script
-from headway.guard.endings.batch_history import BatchHistory
-from headway.guard.endings.device_assert import HostInputs
-from headway.guard.endings.failure import FailureMoment, record_failure, worker_signals_ignored
+from headway.guard.endings.failure import record_failure, worker_signals_ignored
 from headway.guard.fail_safe import FailSafe
 from headway.guard.measure.sampling import SamplingPlan
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.snapshots import Snapshots
 from headway.guard.script.backward_passes import BackwardPasses
+from headway.guard.script.early_batches import EarlyBatches
 from headway.guard.script.script_guard import ScaledLoss, ScriptGuard
 from headway.guard.script.step_limits import StepLimits, children_seconds
-from headway.guard.step_machine import RECENT_BATCHES
+from headway.guard.script.training_search import TrainingSearch
 from headway.output.notices import Notices, logger
 from headway.policy import Policy
 from headway.rerun.recorded_batch import BatchOrigin
 from headway.rerun.step_tracer import StepTracer
 from headway.torch_adapters import dataloader, live_objects, patching
 from headway.torch_adapters.frames import current_frame, is_user_frame
-from headway.torch_adapters.nonfinite_scan import batch_size, is_on_host
 from headway.torch_adapters.optimizer_adapter import MAX_SCALED_LOSSES
 from headway.torch_adapters.patching import call_after
 from headway.torch_adapters.step_skipping import count_running_steps
@@ -120,25 +117,19 @@ class ScriptLauncher:
         self._snapshots = snapshots
         self._framework_guard: ScriptGuard | None = None
         """The guard, while a framework has the loop: its callback reports batches and steps."""
-        self._trained = trained
+        self._search = TrainingSearch(trained)
         self.tracer = StepTracer(shared=True)
         """Traces steps as they run; every guard of this launch uses it."""
         self._scaled: list[ScaledLoss] = []
         """Scaled losses whose backward pass has not begun yet."""
         self._new_optimizer = True
         """Whether to look for optimizers: at the first backward pass, and if one was created."""
-        self._always_included: set[int] = set()
-        """Optimizers that stepped without a guard: every later guard includes them."""
         self._kept: list[Optimizer] = []  # keeps them alive, so that no `id` is reused
         self._script: dict[str, Any] | None = None
-        self._first_batches: deque[Any] = deque(maxlen=RECENT_BATCHES)
-        """The last batches before there is a guard."""
         self._ignored: Any = None  # the handler of Ctrl-C while it is ignored
         self.samples: Sequence[Any] = ()
         """Indices of the samples of the last batch; empty if they are not known."""
-        self._batches = BatchHistory()
-        self._first_batch: Any = None
-        """The last batch before there was a guard."""
+        self._early = EarlyBatches()
         self._stack = ExitStack()
         self.children_before = children_seconds()
 
@@ -192,10 +183,7 @@ class ScriptLauncher:
             return
         recorder = self._make_plain_recorder()
         if error is not None:
-            inputs = HostInputs(self._script, tuple(self._first_batches))
-            batch = self._first_batch
-            described = [] if batch is None else self._batches.describe(batch)
-            record_failure(recorder, error, FailureMoment(batch=described, host_inputs=inputs))
+            record_failure(recorder, error, self._early.failure_moment(self._script))
         recorder.close(self.step)
 
     def interrupted(self) -> None:
@@ -335,10 +323,7 @@ class ScriptLauncher:
                     origin = BatchOrigin.of(samples, samples.epoch, samples.given - 1)
                 self.guard.saw_batch(batch, waited, origin)
             return
-        self._batches.add(batch, batch_size(batch) or 0)
-        self._first_batch = batch
-        if is_on_host(batch):
-            self._first_batches.append(batch)
+        self._early.add(batch)
 
     # Called by the optimizers.
 
@@ -382,36 +367,6 @@ class ScriptLauncher:
         if reached:
             limits.stop()
 
-    def _find(
-        self, roots: Sequence[Tensor], stepping: Optimizer | None
-    ) -> tuple[list[Optimizer], list[nn.Module]]:
-        if self._trained is not None:
-            model, optimizer = self._trained
-            return [optimizer], [model]
-        if stepping is not None:
-            self._always_included.add(id(stepping))
-        alive = live_objects.find_optimizers(stepped=self._always_included)
-        optimizers = self._in_use(alive, roots, stepping)
-        models = live_objects.find_models(optimizers, roots) if optimizers else []
-        return optimizers, models or live_objects.wrap_loose_tensors(optimizers)
-
-    def _in_use(
-        self, alive: list[Optimizer], roots: Sequence[Tensor], stepping: Optimizer | None
-    ) -> list[Optimizer]:
-        """The optimizers that train now first; without those of a finished phase of the script."""
-        if stepping is not None:
-            return [stepping, *(item for item in alive if item is not stepping)]
-        reached = {id(leaf) for leaf in live_objects.find_leaves(roots)}
-        training = [item for item in alive if reached & live_objects.parameter_ids(item)]
-        # One that has stepped and has no part in this loss is finished, unless it steps again.
-        others = [
-            item
-            for item in alive
-            if not reached & live_objects.parameter_ids(item)
-            and (id(item) not in self.steps or id(item) in self._always_included)
-        ]
-        return [*training, *others]
-
     def guard_framework(
         self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], **options: Any
     ) -> ScriptGuard | None:
@@ -432,7 +387,7 @@ class ScriptLauncher:
         if self.unwatched:
             return
         self._new_optimizer = False  # what is not found now is not there until one is created
-        optimizers, models = self._find(roots, stepping)
+        optimizers, models = self._search.find(roots, stepping, self.steps)
         if models:
             self._create_guard(models, optimizers)
 
@@ -466,8 +421,7 @@ class ScriptLauncher:
         except Exception:  # ours, or an unknown kind of model: the script goes on
             self._give_up("no guard can be created")
             return
-        self._first_batch = None
-        self.guard.session.machine.batch_history = self._batches
+        self.guard.session.machine.batch_history = self._early.hand_over()
         if old is not None:
             self.guard.count_from(old.step)
         for listener in self.on_guard:
