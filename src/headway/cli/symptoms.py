@@ -85,7 +85,7 @@ SYMPTOMS = (
         ("HD514", "HD508", "HD804"),
     ),
     Symptom(
-        "Jupyter notebooks",
+        "Jupyter and Colab",
         "notebooks.md",
         "jupyter, notebook, notebooks, colab, ipython, cell",
         ("HD003",),
