@@ -134,6 +134,7 @@ $(FRAMEWORKS)/.installed: $(STAMP)
 # Strict: a broken link, a missing anchor or a page without a place in the navigation ends it.
 docs: $(DOCS)/.installed ## the documentation site, into build/site
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+	$(DOCS)/bin/python docs/site/search.py
 	@echo "open build/site/index.html"
 
 # Apart from .venv and without torch: the pages are made from docstrings, which needs none.

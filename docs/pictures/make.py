@@ -1,10 +1,12 @@
 """Makes the pictures in `docs/images/`.
 
     make test-browser                          # once: installs node's packages and a Chromium
-    .venv/bin/python docs/pictures/make.py     # all of them; or name some: terminal report live
+    .venv/bin/python docs/pictures/make.py     # all of them; or name some: screen widths
 
 `terminal`  what `headway run train.py` prints in a terminal, as SVG. `train.py` is beside this.
+`screen`    a terminal of 80×24 after `headway check classify.py`, which is beside this, as SVG.
 `report`    the report on the run of `headway demo`, light and dark.
+`widths`    the same report on a phone (390 px) and on a wide screen (1400 px).
 `live`      the same run on the live page, light and dark.
 
 Every run is a real one, made for the picture; nothing is drawn by hand.
@@ -35,6 +37,8 @@ IMAGES = ROOT / "docs" / "images"
 SCREENSHOTS = ROOT / "tests" / "browser" / "screenshots.mjs"
 LARGEST = 200_000
 WIDTH = 92
+SCREEN_WIDTH, SCREEN_HEIGHT = 80, 24
+PAGE_WIDTHS = (390, 1400)
 
 
 def terminal_picture(scratch: Path) -> None:
@@ -47,6 +51,21 @@ def terminal_picture(scratch: Path) -> None:
     printed = re.sub(r"train-\d{8}-\d{6}", "train-1", printed)
     picture = terminal.svg(f"$ headway run train.py\n{printed}", "headway run train.py", WIDTH)
     (IMAGES / "caught-nan.svg").write_text(picture, encoding="utf-8")
+
+
+def screen_picture(scratch: Path) -> None:
+    """What is on a screen of 80×24 when `check` has ended: the finding, with its line and fix."""
+    project = scratch / "classify"
+    project.mkdir()
+    shutil.copy(HERE / "classify.py", project)
+    command = [sys.executable, "-m", "headway", "check", "classify.py"]
+    printed = terminal.run(command, project, SCREEN_WIDTH, SCREEN_HEIGHT)
+    lines = f"$ headway check classify.py\n{printed.rstrip()}\n$ ".split("\n")
+    seen = "\n".join(lines[-SCREEN_HEIGHT:])
+    if "HD110" not in seen:
+        raise SystemExit("the finding is not on the screen")
+    picture = terminal.svg(seen, "headway check classify.py", SCREEN_WIDTH)
+    (IMAGES / "check-80x24.svg").write_text(picture, encoding="utf-8")
 
 
 def _demo_run(scratch: Path) -> Path:
@@ -62,6 +81,15 @@ def report_picture(scratch: Path) -> None:
     page = scratch / "report.html"
     headway.diagnose(_demo_run(scratch)).to_html(page)
     subprocess.run(["node", str(SCREENSHOTS), page.as_uri(), str(IMAGES / "report")], check=True)
+
+
+def widths_picture(scratch: Path) -> None:
+    """The report on a phone and on a wide screen."""
+    page = scratch / "report.html"
+    headway.diagnose(_demo_run(scratch)).to_html(page)
+    for width in PAGE_WIDTHS:
+        name = str(IMAGES / "report")
+        subprocess.run(["node", str(SCREENSHOTS), page.as_uri(), name, str(width)], check=True)
 
 
 def live_picture(scratch: Path) -> None:
@@ -94,7 +122,9 @@ def _address(server: subprocess.Popen[str]) -> str:
 
 PICTURES: dict[str, Callable[[Path], None]] = {
     "terminal": terminal_picture,
+    "screen": screen_picture,
     "report": report_picture,
+    "widths": widths_picture,
     "live": live_picture,
 }
 

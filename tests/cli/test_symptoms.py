@@ -20,8 +20,13 @@ DOCS = Path(__file__).parents[2] / "docs"
         ("my loss is NaN", "recipes/nan.md", "HD101"),
         ("loss does not fall", "recipes/does-not-learn.md", "HD105"),
         ("the loss is not decreasing", "recipes/does-not-learn.md", "HD105"),
-        ("oom", "recipes/memory.md", "HD808"),
-        ("CUDA out of memory", "recipes/memory.md", "HD808"),
+        ("oom", "recipes/out-of-memory.md", "HD808"),
+        ("CUDA out of memory", "recipes/out-of-memory.md", "HD808"),
+        ("memory leak", "recipes/memory.md", "HD803"),
+        ("my job was killed", "recipes/killed.md", "HD913"),
+        ("device-side assert triggered", "recipes/device-assert.md", "HD912"),
+        ("DataLoader worker exited unexpectedly", "recipes/dataloader-worker.md", "HD514"),
+        ("jupyter", "notebooks.md", "HD003"),
         ("DDP hangs", "recipes/ddp-hangs.md", "HD914"),
         ("NCCL timeout", "recipes/ddp-hangs.md", "HD914"),
         ("validation is much worse than training", "recipes/validation-worse.md", "HD903"),
@@ -63,5 +68,5 @@ def test_the_command(invoke) -> None:
     assert lines[-1] == "Next: headway explain HD105"
     assert max(map(len, lines)) <= 80
     data = json.loads(invoke("explain", "oom", "--format", "json").stdout)
-    assert (data["symptom"], data["page"]) == ("oom", "docs/recipes/memory.md")
+    assert (data["symptom"], data["page"]) == ("oom", "docs/recipes/out-of-memory.md")
     assert data["checks"][0]["code"] == "HD808"

@@ -135,13 +135,15 @@ def test_a_save_that_the_script_catches(tmp_path: Path) -> None:
 
 def test_good_saves_are_quiet(tmp_path: Path) -> None:
     work = lambda: save_and_train([str(tmp_path / "a.pt")])  # noqa: E731
-    assert run_guarded(work, settings=Settings()).report.verdict == "healthy"
+    report = run_guarded(work, settings=Settings()).report
+    assert (report.findings, report.verdict) == ([], "unknown")  # too few steps to judge
 
 
 def test_a_save_that_succeeds_elsewhere_is_quiet(tmp_path: Path) -> None:
     paths = [str(tmp_path / "none" / "a.pt"), str(tmp_path / "a.pt")]
     work = lambda: save_and_train(paths, catch=True)  # noqa: E731
-    assert run_guarded(work, settings=Settings()).report.verdict == "healthy"
+    report = run_guarded(work, settings=Settings()).report
+    assert (report.findings, report.verdict) == ([], "unknown")  # too few steps to judge
 
 
 def write_opened() -> None:

@@ -191,8 +191,8 @@ def test_held_updates_reach_the_loggers(tmp_path: Path) -> None:
     logger = pl.loggers.CSVLogger(tmp_path)
     fit(HeadwayCallback(), bad=[bad_sample({}), bad_sample({}) + 2 * BATCH], logger=logger)
     with open(Path(logger.log_dir) / "metrics.csv") as file:
-        rows = [row for row in csv.DictReader(file) if row["headway_held"]]
-    assert [(int(row["step"]), float(row["headway_held"])) for row in rows] == [
+        rows = [row for row in csv.DictReader(file) if row["headway_skipped"]]
+    assert [(int(row["step"]), float(row["headway_skipped"])) for row in rows] == [
         (BAD_STEP + 1, 1.0),
         (BAD_STEP + 3, 2.0),
     ]

@@ -62,7 +62,7 @@ def test_a_worker_is_guarded_and_its_findings_are_reported(tmp_path: Path, clust
     result = trainer.fit()
     assert result.metrics["loss"] < 5.0
     assert result.metrics["headway_findings"] == ["HD101", "HD201", "HD501"]
-    assert result.metrics["headway_held"] == 1
+    assert result.metrics["headway_skipped"] == 1
     report = headway.diagnose(tmp_path / "guarded" / "headway")
     assert report.causes[0].code == "HD501"
 

@@ -119,10 +119,10 @@ def test_a_swallowed_nan_is_logged_as_what_it_is(tmp_path: Path) -> None:
     entry = trainer.state.log_history[BAD_STEP]
     assert math.isnan(entry["loss"]), "nothing finite was left in this window: not 0"
     assert math.isnan(entry["grad_norm"])
-    assert entry["headway_held"] == 1
+    assert entry["headway_skipped"] == 1
     later = trainer.state.log_history[BAD_STEP + 1]
     assert math.isfinite(later["loss"])
-    assert "headway_held" not in later
+    assert "headway_skipped" not in later
 
 
 def test_a_window_is_averaged_over_the_losses_that_are_numbers(tmp_path: Path) -> None:

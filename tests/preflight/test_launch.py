@@ -511,6 +511,31 @@ def bad_sample_loop() -> None:
             optimizer.step()
 
 
+def test_a_loader_of_accelerate_reads_ahead_and_its_sample_is_named_all_the_same() -> None:
+    accelerate = pytest.importorskip("accelerate")
+
+    def work() -> None:
+        torch.manual_seed(0)
+        x, y = data(96)
+        x[70, 3] = float("nan")
+        model = classifier()
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        loader = DataLoader(TensorDataset(x, y), 16, shuffle=True)
+        accelerator = accelerate.Accelerator(cpu=True)
+        model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+        for _ in range(2):
+            for one, two in loader:
+                loss = F.cross_entropy(model(one), two)
+                optimizer.zero_grad()
+                accelerator.backward(loss)
+                optimizer.step()
+
+    report = run_guarded(work, settings=Settings()).report
+    (finding,) = [found for found in report.findings if found.code == "HD501"]
+    assert finding.message.startswith("data-set sample 70 contains 1 NaN, at feature 3")
+    assert finding.count == 2
+
+
 @pytest.mark.parametrize("under", ["run", "check"])
 def test_one_bad_sample_is_one_finding_that_names_it_in_the_data_set(under: str) -> None:
     if under == "check":

@@ -390,5 +390,5 @@ def _next_command(done: CheckResult, target: Script) -> str:
     if causes:
         return f"headway explain {causes[0].code}"
     if done.unreached is not None and not done.passes:
-        return "headway check --help"
+        return f"headway check {target.typed} -- ARGUMENTS"
     return f"headway run {target.typed}{target.given}"

@@ -174,7 +174,10 @@ def _write(check: type[Check]) -> None:
     page.line(describe_needs(check.needs), first="  ")
     page.gap()
     _write_limits(check, page)
-    page.next(f"headway diagnose RUN_DIR --select {check.code}")
+    # Facts about the set-up come from the script; a log has few of them.
+    from_script = [kind.__name__ for kind in check.needs.kinds] == ["SetupRecord"]
+    command = "check SCRIPT" if from_script else "diagnose RUN_DIR"
+    page.next(f"headway {command} --select {check.code}")
 
 
 def _write_limits(check: type[Check], page: TerminalPage) -> None:

@@ -52,10 +52,43 @@ SYMPTOMS = (
         ("HD903", "HD117", "HD507", "HD508", "HD512", "HD902"),
     ),
     Symptom(
-        "Out of memory, or memory grows",
+        "CUDA out of memory",
+        "recipes/out-of-memory.md",
+        "oom, out of memory, cuda out of memory, cuda oom, gpu memory, vram, ram",
+        ("HD808", "HD809", "HD803", "HD802"),
+    ),
+    Symptom(
+        "Memory grows",
         "recipes/memory.md",
-        "oom, out of memory, cuda out of memory, memory, memory leak, leak, ram, vram, killed",
-        ("HD808", "HD809", "HD803", "HD802", "HD801"),
+        "memory, memory leak, leak, leaks, memory grows, memory keeps growing, memory increases",
+        ("HD803", "HD802", "HD801", "HD808", "HD809"),
+    ),
+    Symptom(
+        "My job was killed",
+        "recipes/killed.md",
+        "killed, job killed, job was killed, sigkill, exit code 137, 137, oom killer, preempted, "
+        "vanished, process died",
+        ("HD913", "HD809", "HD801", "HD915"),
+    ),
+    Symptom(
+        "A device-side assert",
+        "recipes/device-assert.md",
+        "device side assert, device-side assert, cuda error, assert triggered, illegal memory "
+        "access, cublas",
+        ("HD912", "HD505"),
+    ),
+    Symptom(
+        "A DataLoader worker exited",
+        "recipes/dataloader-worker.md",
+        "dataloader worker, worker exited, worker exited unexpectedly, dataloader, num workers, "
+        "shared memory, bus error",
+        ("HD514", "HD508", "HD804"),
+    ),
+    Symptom(
+        "Jupyter and Colab",
+        "notebooks.md",
+        "jupyter, notebook, notebooks, colab, ipython, cell",
+        ("HD003",),
     ),
     Symptom(
         "Several ranks hang",

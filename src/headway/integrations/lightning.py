@@ -127,7 +127,7 @@ class HeadwayCallback(Callback):
         if held != self._held:
             self._held = held
             for logger in trainer.loggers:
-                logger.log_metrics({"headway_held": held}, step=trainer.global_step)
+                logger.log_metrics({"headway_skipped": held}, step=trainer.global_step)
 
 
 def _run_again(trainer: Any, pl_module: Any, batch_idx: int, batch: Any) -> None:

@@ -49,6 +49,6 @@ def report(guard: Guard, metrics: dict[str, Any], **kwargs: Any) -> None:
     """`ray.train.report`, with the findings and skipped updates of this worker's guard."""
     found = {
         "headway_findings": sorted({finding.code for finding in guard.findings}),
-        "headway_held": len(guard.actions),
+        "headway_skipped": len(guard.actions),
     }
     _train.report({**metrics, **found}, **kwargs)

@@ -164,7 +164,7 @@ class HeadwayCallback(TrainerCallback):
             true["learning_rate"] = logs["learning_rate"] * self._factor
         held = self._held_since_last_log()
         if held:
-            true["headway_held"] = held
+            true["headway_skipped"] = held
         logs.update(true)
         if state.log_history:
             state.log_history[-1].update(true)

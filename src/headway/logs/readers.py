@@ -18,6 +18,11 @@ from headway.errors import UnreadableInput
 from headway.logs.log_file import Sample, sample
 from headway.logs.log_table import Log
 
+SUPPORTED = (
+    "headway reads CSV, JSON and console logs, TensorBoard, W&B, MLflow and trackio; "
+    "docs/after.md lists all formats"
+)
+
 
 class Reader(Protocol):
     """Reads one log format."""
@@ -76,20 +81,13 @@ def read_runs(path: Path, *, newest: bool = False) -> list[Log]:
         raise UnreadableInput(f"{path} is empty")
     reader = _most_certain(first)
     if reader is None:
-        raise UnreadableInput(
-            f"the format of {path} is not supported. Supported formats: {supported()}"
-        )
+        raise UnreadableInput(f"the format of {path} is not supported. {SUPPORTED}")
     read_each = None if newest else getattr(reader, "read_each", None)
     logs = [reader.read(path)] if read_each is None else read_each(path)
     logs = [log for log in logs if len(log.table)]
     if not logs:
         raise UnreadableInput(f"{path} looks like a {reader.label}, but contains no numbers")
     return logs
-
-
-def supported() -> str:
-    """The labels of all formats, separated by commas."""
-    return ", ".join(sorted(reader.label for reader in readers()))
 
 
 def _most_certain(first: Sample) -> Reader | None:

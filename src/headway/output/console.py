@@ -261,8 +261,8 @@ class ReportPrinter:
             self.page.raw(f"{margin}{line.number:>{width}} | ", (text, style))
             if line.column and line.column <= room:
                 sign = "^" if line.main else "-"
-                under = sign * min(line.width, room - line.column + 1)
                 label = f" {line.label}" if line.label else ""
+                under = sign * max(min(line.width, room - line.column + 1 - len(label)), 1)
                 blank = " " * (line.column - 1)
                 under_style = "bold red" if line.main else "cyan"
                 self.page.raw(f"{margin}{'':>{width}} | {blank}", (under + label, under_style))

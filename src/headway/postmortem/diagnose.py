@@ -251,16 +251,12 @@ def _unread(report: Report, refused: Sequence[Path]) -> Report:
 
 
 def _nothing(place: Path, refused: Sequence[Path]) -> str:
-    from headway.checkpoints.checkpoint_discovery import SUPPORTED
     from headway.logs import readers
 
     if place in refused:
         return f"cannot read {place}: permission denied"
     why = f" ({refused[0]} cannot be read)" if refused else ""
-    return (
-        f"{place} contains no log and no checkpoint{why}. "
-        f"Supported formats: {readers.supported()}; checkpoints: {SUPPORTED}"
-    )
+    return f"{place} contains no log and no checkpoint{why}. {readers.SUPPORTED}"
 
 
 # Several runs: each is diagnosed, and the worst one is reported in full.

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from headway.torch_adapters import nonfinite_scan
 from headway.torch_adapters.compat import tensor_version
-from headway.torch_adapters.dataloader import IndexedIterator
+from headway.torch_adapters.dataloader import DrawnSamples, IndexedIterator
 
 # The hash of a batch's content, the same in every process and run, for batches without indices.
 # Tensors and arrays count by dtype, shape and bytes; lists equal tuples, and the order of a mapping
@@ -186,10 +186,9 @@ class BatchOrigin:
     """The indices are a list, one per sample; otherwise the index of a ready-made batch."""
 
     @classmethod
-    def of(cls, source: IndexedIterator, epoch: int, number: int) -> BatchOrigin:
-        """The origin of the batch that a loader's iterator gave last."""
-        tape = source.tape
-        return cls(epoch, number, tape.dataset, source.indices, tape.batched)
+    def of(cls, drawn: DrawnSamples) -> BatchOrigin:
+        """The origin of a batch from a loader that is not wrapped by `guard(...)`."""
+        return cls(drawn.epoch, drawn.number, drawn.dataset, drawn.indices, drawn.batched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +331,8 @@ class ObservedLoader:
         source = self._source
         if not isinstance(source, IndexedIterator):
             return BatchOrigin(self._epoch, self.given)
-        return BatchOrigin.of(source, self._epoch, self.given)
+        drawn = source.drawn()
+        return BatchOrigin(self._epoch, self.given, drawn.dataset, drawn.indices, drawn.batched)
 
 
 def _versions(batch: Any) -> int:

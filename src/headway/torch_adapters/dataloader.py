@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -34,9 +35,9 @@ class LoaderListener(Protocol):
         """The loop asks for its next batch; batches to be given to it before that, if any."""
 
     def batch_drawn(
-        self, loader: Any, batch: Any, waited: float, samples: IndexedIterator | None
+        self, loader: Any, batch: Any, waited: float, samples: DrawnSamples | None
     ) -> None:
-        """A batch came out of a loader; `samples` knows its indices in the data set."""
+        """A batch is handed to the loop; `samples`: its indices in the data set, if known."""
 
     def pass_begun(self, loader: Any) -> None:
         """A loader is iterated over."""
@@ -50,6 +51,8 @@ class ObservedIterator:
         self._loader = loader
         self._listener = listener
         self._again: Iterator[Any] | None = None
+        self._drawn: deque[tuple[Any, float, DrawnSamples | None]] = deque()
+        """Batches that the loop does not have yet."""
 
     def __iter__(self) -> ObservedIterator:
         return self
@@ -69,12 +72,30 @@ class ObservedIterator:
             for batch in self._again:
                 return batch
             self._again = None
+        reads_ahead = _reads_ahead(current_frame(1))
         asked = time.perf_counter()
-        batch = next(self._source)
+        try:
+            batch = next(self._source)
+        except StopIteration:
+            if self._drawn:
+                self._report_next()
+            raise
         waited = time.perf_counter() - asked
-        samples = self._source if isinstance(self._source, IndexedIterator) else None
-        self._listener.batch_drawn(self._loader, batch, waited, samples)
+        samples = self._source.drawn() if isinstance(self._source, IndexedIterator) else None
+        self._drawn.append((batch, waited, samples))
+        if len(self._drawn) > reads_ahead:
+            self._report_next()
         return batch
+
+    def _report_next(self) -> None:
+        self._listener.batch_drawn(self._loader, *self._drawn.popleft())
+
+
+def _reads_ahead(frame: FrameType | None) -> bool:
+    """Whether a loader of Accelerate asks: it hands out a batch when it has drawn the next one."""
+    if frame is None:
+        return False
+    return frame.f_code.co_filename.replace("\\", "/").endswith("accelerate/data_loader.py")
 
 
 _handed_out: Iterator[Any] | None = None
@@ -246,6 +267,25 @@ class _RecordedPass:
         return indices
 
 
+class DrawnSamples(NamedTuple):
+    """The samples of a batch."""
+
+    dataset: str
+    indices: Any
+    """As the sampler drew them; None: not known."""
+    batched: bool
+    """The indices are a list, one per sample; otherwise the index of a ready-made batch."""
+    epoch: int
+    """Number of earlier passes over the loader."""
+    number: int
+    """Number of earlier batches in this pass."""
+
+    def listed(self) -> Sequence[Any]:
+        """One index per sample; empty if they are not known."""
+        drawn = self.indices
+        return tuple(drawn) if self.batched and isinstance(drawn, (list, tuple)) else ()
+
+
 class IndexedIterator:
     """A loader's iterator that also knows the indices of the batch it gave last."""
 
@@ -285,11 +325,10 @@ class IndexedIterator:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._iterator, name)
 
-    def samples(self) -> Sequence[Any]:
-        """Indices of the samples of the last batch, or of the one whose loading has raised; empty
-        if they are not known."""
-        drawn = self.indices
-        return tuple(drawn) if self.tape.batched and isinstance(drawn, (list, tuple)) else ()
+    def drawn(self) -> DrawnSamples:
+        """The samples of the last batch, or of the one whose loading has raised."""
+        tape = self.tape
+        return DrawnSamples(tape.dataset, self.indices, tape.batched, self.epoch, self.given - 1)
 
     def _tasks(self) -> set[int]:
         """Numbers of the batches workers are busy with: a task is dropped when its batch is out."""
@@ -364,7 +403,7 @@ def find_failed_load(error: BaseException) -> FailedLoad | None:
         file, names = frame.f_code.co_filename.replace("\\", "/"), frame.f_locals
         owner = names.get("self")
         if isinstance(owner, IndexedIterator):
-            indices = owner.samples()
+            indices = owner.drawn().listed()
         elif file.endswith("torch/utils/data/dataloader.py"):
             inside = inside or frame.f_code.co_name in _ITERATION
             dataset = getattr(owner, "_dataset", dataset)

@@ -10,7 +10,7 @@ from headway.core.numbers import say_bytes
 from headway.core.records import EventRecord
 
 MEANINGS = {
-    "SIGKILL": "the kernel (out of memory), a scheduler or `kill -9` ended it",
+    "SIGKILL": "sent by the kernel when memory runs out, by a scheduler or by `kill -9`",
     "SIGSEGV": "native code used memory that it does not own",
     "SIGABRT": "native code gave up, often after a failed assertion",
     "SIGBUS": "mapped memory vanished, often because /dev/shm is full",

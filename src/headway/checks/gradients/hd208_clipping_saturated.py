@@ -198,9 +198,9 @@ class ClippingSaturated(Check):
         then = "; the loss still falls" if learns and not mild else ""
         return self.find(
             record_at(self.since[name][0]),
-            f"{name}: half of {len(window)} steps were clipped to {say(window.median)} of their "
-            f"gradient or less (limit {say(self.limits.factor)}), nine of ten to less than "
-            f"{say(window.quantile(0.9))}: the clip sets the step size, not the schedule{then}",
+            f"{name}: clipping scales the gradients of {len(window)} steps by a median factor of "
+            f"{say(window.median)} (limit {say(self.limits.factor)}; 90th percentile "
+            f"{say(window.quantile(0.9))}), so it sets the step size, not the schedule{then}",
             subject=name,
             severity=Severity.INFO if learns else None,
             remedies=[

@@ -310,17 +310,15 @@ class ScriptLauncher:
         return guard.rerun_in_loop(frame)
 
     def batch_drawn(
-        self, loader: Any, batch: Any, waited: float, samples: dataloader.IndexedIterator | None
+        self, loader: Any, batch: Any, waited: float, samples: dataloader.DrawnSamples | None
     ) -> None:
         self.tracer.batch_drawn(batch)
-        self.samples = () if samples is None else samples.samples()
+        self.samples = () if samples is None else samples.listed()
         for listener in self.on_batch:
             listener(loader, batch)
         if self.guard is not None:
             if self.guard is not self._framework_guard:
-                origin = None
-                if samples is not None:
-                    origin = BatchOrigin.of(samples, samples.epoch, samples.given - 1)
+                origin = None if samples is None else BatchOrigin.of(samples)
                 self.guard.saw_batch(batch, waited, origin)
             return
         self._early.add(batch)
