@@ -9,7 +9,9 @@ the charts, to the mark of the one NaN, to the one spike, and to the layer × st
 `--runs`, the folder holds that many runs, and the page that compares them is opened twice and
 zoomed: `drawn` is the time until the zoom is drawn from the data that is there, `detail` the time
 until the server has answered with more. What does not come within `--patience` seconds is null. The
-report of the run is written, too, and its size is told. Needs what `make test-browser` installs.
+report of the run is written, too, and its size is told; and the CPU time of the server's answers is
+measured without a browser, for the whole run and for parts of it. Needs what `make test-browser`
+installs.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from report_size import make_run  # noqa: E402
 
 MOST_SECONDS = 2.0
+POINTS = 1300
+"""Intervals that a wide browser window asks for."""
 LOOK = ROOT / "tests" / "browser" / "serve_speed.mjs"
 
 
@@ -59,6 +63,7 @@ def main() -> int:
         on_disk = sum(path.stat().st_size for path in (folder / "long").iterdir())
         told, peak = looked_at(folder, args.patience, args.shot)
         report = write_report(folder / "long")
+        answers = answer_cost(folder, args.runs)
     result = {
         "steps": args.steps,
         "tensors": args.tensors,
@@ -70,6 +75,7 @@ def main() -> int:
         "runs": args.runs,
         "compare_seconds": told["compare"],
         "server_peak_megabytes": peak,
+        "server_cpu_seconds": answers,
         "report_megabytes": report,
         "date": datetime.date.today().isoformat(),
         "python": platform.python_version(),
@@ -100,6 +106,40 @@ def write_report(run: Path) -> float:
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
     )
     return round(page.stat().st_size / 1e6, 2)
+
+
+def answer_cost(folder: Path, runs: int) -> dict[str, float]:
+    """CPU seconds of one answer about so many runs; a busy machine changes them little."""
+    sys.path.insert(0, str(ROOT / "src"))
+    from headway.web import page_data, run_table
+    from headway.web.access import ServedFolder
+    from headway.web.own_run import OwnRun
+
+    run = OwnRun(ServedFolder(folder), folder / "long")
+    run.glance()
+    run.prepare()
+    begun = time.process_time()
+    while run.draw(5.0):
+        pass
+    told = {"read_one_run": round(time.process_time() - begun, 2)}
+    data = run.charts(None, None, POINTS)
+    end = data.end if data is not None else 0
+    parts = {
+        "whole": (None, None),
+        "half": (0, end // 2),
+        "tenth": (0, end // 10),
+        "1000": (0, 999),
+    }
+    for name, (low, high) in parts.items():
+        spent = []
+        for _ in range(5):
+            begun = time.process_time()
+            found = run.charts(low, high, POINTS)
+            drawn = page_data.comparison_data([] if found is None else [(run, found)])
+            json.dumps({**drawn, "runs": [run_table.summarize_run(run)]})
+            spent.append(time.process_time() - begun)
+        told[name] = round(runs * sorted(spent)[2], 3)
+    return told
 
 
 def looked_at(folder: Path, patience: int, shot: Path | None) -> tuple[dict[str, Any], int]:

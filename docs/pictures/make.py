@@ -1,13 +1,15 @@
 """Makes the pictures in `docs/images/`.
 
     make test-browser                          # once: installs node's packages and a Chromium
-    .venv/bin/python docs/pictures/make.py     # all of them; or name some: screen widths
+    .venv/bin/python docs/pictures/make.py     # all of them; or name some: screen layers
 
 `terminal`  what `headway run train.py` prints in a terminal, as SVG. `train.py` is beside this.
 `screen`    a terminal of 80×24 after `headway check classify.py`, which is beside this, as SVG.
 `report`    the report on the run of `headway demo`, light and dark.
 `widths`    the same report on a phone (390 px) and on a wide screen (1400 px).
 `live`      the same run on the live page, light and dark.
+`layers`    machine and layers of a training that goes bad (`train_deep.py`), light and dark.
+`compare`   the means of runs of three rates, with bands, light and dark.
 
 Every run is a real one, made for the picture; nothing is drawn by hand.
 """
@@ -89,7 +91,8 @@ def widths_picture(scratch: Path) -> None:
     headway.diagnose(_demo_run(scratch)).to_html(page)
     for width in PAGE_WIDTHS:
         name = str(IMAGES / "report")
-        subprocess.run(["node", str(SCREENSHOTS), page.as_uri(), name, str(width)], check=True)
+        command = ["node", str(SCREENSHOTS), page.as_uri(), name, f"width={width}"]
+        subprocess.run(command, check=True)
 
 
 def live_picture(scratch: Path) -> None:
@@ -104,6 +107,45 @@ def live_picture(scratch: Path) -> None:
         try:
             address = _address(server).replace("/?", f"/run/{make_run_id(run.name)}?")
             subprocess.run(["node", str(SCREENSHOTS), address, str(IMAGES / "live")], check=True)
+        finally:
+            server.terminate()
+
+
+def _train(folder: Path, *arguments: str) -> None:
+    command = [sys.executable, str(HERE / "train_deep.py"), str(folder), *arguments]
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+
+
+def layers_picture(scratch: Path) -> None:
+    """The sections of a report about the machine and the layers, light and dark."""
+    _train(scratch / "deep" / "sensor")
+    page = scratch / "deep.html"
+    headway.diagnose(scratch / "deep" / "sensor").to_html(page)
+    for part in ("system", "layers"):
+        command = ["node", str(SCREENSHOTS), page.as_uri(), str(IMAGES / part), f"#{part}"]
+        subprocess.run(command, check=True)
+
+
+def compare_picture(scratch: Path) -> None:
+    """Means of runs with a band, light and dark."""
+    from headway.web.run_entry import make_run_id
+
+    runs = scratch / "seeds"
+    names = []
+    for rate in ("0.0003", "0.001", "0.003"):
+        for seed in ("1", "2"):
+            names.append(f"rate-{rate}-seed-{seed}")
+            _train(runs / names[-1], rate, seed, "150")
+    command = [sys.executable, "-m", "headway", "serve", str(runs), "--port", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
+    ) as server:
+        try:
+            chosen = "&".join(f"run={make_run_id(name)}" for name in names)
+            address = _address(server).replace("/?", f"/compare?{chosen}&group=set:lr&")
+            subprocess.run(
+                ["node", str(SCREENSHOTS), address, str(IMAGES / "compare"), "1000"], check=True
+            )
         finally:
             server.terminate()
 
@@ -126,6 +168,8 @@ PICTURES: dict[str, Callable[[Path], None]] = {
     "report": report_picture,
     "widths": widths_picture,
     "live": live_picture,
+    "layers": layers_picture,
+    "compare": compare_picture,
 }
 
 

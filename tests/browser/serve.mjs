@@ -319,7 +319,7 @@ const looks = {
     await row(page, "sick").waitFor();
     await page.keyboard.press("Tab");
     equal(await page.evaluate(() => document.activeElement.className), "skip");
-    for (let at = 0; at < 30 && await page.evaluate(() => document.activeElement.textContent) !== "sick"; at += 1) await page.keyboard.press("Tab");
+    for (let at = 0; at < 60 && await page.evaluate(() => document.activeElement.textContent) !== "sick"; at += 1) await page.keyboard.press("Tab");
     const outline = await page.evaluate(() => getComputedStyle(document.activeElement).outlineStyle);
     check(outline !== "none", "the focus is not seen");
     await page.keyboard.press("Enter");

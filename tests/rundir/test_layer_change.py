@@ -36,6 +36,13 @@ def test_the_row_that_grew_first_is_named() -> None:
     assert found is not None
     assert (found.row, abs(found.x - 480) <= 4) == ("b", True)
     assert 30 < found.factor < 300
+    assert found.together == 0
+
+
+def test_rows_that_changed_at_once_are_counted() -> None:
+    found = find_first_change(picture(lambda row, step: 1e3 if step >= 500 else 1.0), BAD_AT)
+    assert found is not None
+    assert found.together == 3
 
 
 def test_a_row_that_fell_counts() -> None:

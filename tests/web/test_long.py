@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from support.report_runs import sick_records, write
 
 pytest.importorskip("starlette")
 
-from headway.web import own_run
+from headway.web import own_run, run_index
 from headway.web.access import ServedFolder
 from headway.web.own_run import OwnRun
 from headway.web.run_index import RunIndex
@@ -72,3 +73,20 @@ def test_the_run_that_was_opened_is_checked_first(
     while (run := index._next_to_check(0.0, later)) is not None:
         later.add(run.id)
     assert len(later) == 3
+
+
+def test_a_check_that_takes_long_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_run, "LONG_RUN_BYTES", 1000)
+    monkeypatch.setattr(run_index, "STARTUP_SECONDS", 0.0)
+    began, released = threading.Event(), threading.Event()
+    monkeypatch.setattr(OwnRun, "look", lambda run: (began.set(), released.wait(10)))
+    write(tmp_path / "a", sick_records())
+    index = RunIndex(ServedFolder(tmp_path), lambda _: None)
+    index.start()
+    assert began.wait(10)
+    index.stop()
+    assert not index.wait(0.01)
+    released.set()
+    assert index.wait(10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -85,7 +86,11 @@ def command(
             webbrowser.open(address)
 
     token = None if token_file is None else _read_token(token_file)
-    serve(folder, host=host, port=port, names=names, token=token, up=up)
+    stopped = serve(folder, host=host, port=port, names=names, token=token, up=up)
+    if not stopped:  # the interpreter would abort a thread in the middle of its work, with SIGABRT
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
     return 0
 
 

@@ -11,7 +11,7 @@ from one measurement to the next.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -67,10 +67,13 @@ class HeatSampler:
         self._waiting: list[tuple[int, NDArray[np.float64]]] = []
         self._at: NDArray[np.int64] | None = None
         """The positions of the buffered values; None for all, in order."""
+        self._made: dict[tuple[str, int], HeatMap | None] = {}
+        """Maps since the last value: a page that zooms asks again and again."""
 
     def axis(self, names: Sequence[str]) -> None:
         """Set the names along the axis for the steps that follow."""
         self._fold()
+        self._made = {}
         for name in names:
             if name not in self._rows:
                 if len(self._rows) < self._most:
@@ -108,7 +111,7 @@ class HeatSampler:
         """Fold buffered steps that have the same positions."""
         if not self._waiting:
             return
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting, self._made = self._waiting, [], {}
         size = len(waiting[0][1])
         at = np.arange(size) if self._at is None else self._at
         known = (at >= 0) & (at < len(self._place))
@@ -135,18 +138,28 @@ class HeatSampler:
 
     def picture(self, rows: int = MAX_HEAT_ROWS) -> HeatMap | None:
         """The heat map so far; None if it is empty."""
+        return self._remember("picture", rows, self._picture)
+
+    def nonfinite_shares(self, rows: int = MAX_HEAT_ROWS) -> HeatMap | None:
+        """The share of non-finite values in each cell; None if all are finite."""
+        return self._remember("shares", rows, self._shares)
+
+    def _remember(
+        self, kind: str, rows: int, make: Callable[[int], HeatMap | None]
+    ) -> HeatMap | None:
         self._fold()
-        if self._origin is None:
-            return None
+        if (kind, rows) not in self._made:
+            self._made[kind, rows] = None if self._origin is None else make(rows)
+        return self._made[kind, rows]
+
+    def _picture(self, rows: int) -> HeatMap:
         starts, cells = self._groups(rows)
         largest = np.maximum.reduceat(self._largest[:, :cells], starts, axis=0)
         bad = np.add.reduceat(self._bad[:, :cells], starts, axis=0)
         return self._map(starts, _encode_cells(largest, bad > 0))
 
-    def nonfinite_shares(self, rows: int = MAX_HEAT_ROWS) -> HeatMap | None:
-        """The share of non-finite values in each cell; None if all are finite."""
-        self._fold()
-        if self._origin is None or not self._bad.any():
+    def _shares(self, rows: int) -> HeatMap | None:
+        if not self._bad.any():
             return None
         starts, cells = self._groups(rows)
         seen = self._seen[:, :cells]

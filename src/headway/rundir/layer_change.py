@@ -26,6 +26,8 @@ class LayerChange:
     """Where it left its level."""
     factor: float
     """Its last norm before the bad step ÷ its usual one."""
+    together: int
+    """Other rows that changed in the same column."""
 
 
 def find_first_change(picture: HeatMap, x: int) -> LayerChange | None:
@@ -48,7 +50,8 @@ def find_first_change(picture: HeatMap, x: int) -> LayerChange | None:
     if not found:
         return None
     column, size, row = min(found, key=lambda item: (item[0], -abs(item[1])))
-    return LayerChange(picture.rows[row], int(starts[column]), float(10.0**size))
+    together = sum(item[0] == column for item in found) - 1
+    return LayerChange(picture.rows[row], int(starts[column]), float(10.0**size), together)
 
 
 def _last_change(logs: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[int, float] | None:

@@ -245,10 +245,8 @@ class RunScreen:
         self._jumps.add((np.flatnonzero(jumped) + start).tolist())
         self._held.add((np.flatnonzero(rows.held) + start).tolist())
         for name, (at, values) in rows.values.items():
-            if name in SYSTEM_SIGNALS:  # no check reads them
-                continue
-            known = self._signals.get(name)
-            if known is None and len(self._signals) < MAX_SCREENED_SIGNALS:
+            known = self._signals.get(name)  # no check reads the signals of the machine
+            if not (known or name in SYSTEM_SIGNALS or len(self._signals) >= MAX_SCREENED_SIGNALS):
                 known = self._signals[name] = SignalBlocks(rate=name.partition("#")[0] in RATES)
             if known is not None:
                 known.add(at + start, values)

@@ -76,6 +76,14 @@ class RunIndex:
         """Stop the reader threads at the next slice."""
         self._stop.set()
 
+    def wait(self, seconds: float) -> bool:
+        """Wait for the reader threads to stop; whether they have, all of them."""
+        until = time.monotonic() + seconds
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(until - time.monotonic(), 0.0))
+        return not any(thread.is_alive() for thread in self._threads)
+
     def get(self, key: str) -> OwnRun | ForeignRun | None:
         """The run with this id."""
         return self._own.get(key) or self._foreign.get(key)

@@ -75,6 +75,10 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
+STOP_SECONDS = 1.0
+"""Seconds that the reader threads have to stop."""
+
+
 def serve(
     folder: Path,
     *,
@@ -83,10 +87,11 @@ def serve(
     names: Sequence[str] = (),
     token: str | None = None,
     up: Callable[[str], None],
-) -> None:
+) -> bool:
     """Serve a folder until Ctrl-C. `up` is called with the URL once it can be opened.
 
-    `token` gives access; by default a new one each time.
+    `token` gives access; by default a new one each time. Returns whether the reader threads have
+    stopped; one that checks a long run may take a while.
     """
     root = ServedFolder(folder)
     token = token or secrets.token_urlsafe(32)
@@ -117,6 +122,8 @@ def serve(
     server = _Server(config, pages, lambda: up(f"http://{shown}:{actual}/?token={token}"))
     with listening, contextlib.suppress(KeyboardInterrupt):  # the usual way to stop
         server.run(sockets=[listening])
+    pages.run_index.stop()
+    return pages.run_index.wait(STOP_SECONDS)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -84,10 +84,12 @@ def first_changes(causes: Sequence[CauseView], data: ChartData) -> list[dict[str
         grown = change.factor >= 1
         factor = change.factor if grown else 1 / change.factor
         size = f"{factor:,.0f}" if factor < 1e6 else say(factor)
+        named = f"{change.row} ({kind})" if kind else change.row
+        others = f", with {change.together} more" if change.together else ""
         text = (
-            f"Before step {step_at(data, x)}, {change.row}{f' ({kind})' if kind else ''} changed "
-            f"first: from step {step_at(data, change.x)} on its gradient norm "
-            f"{'rose' if grown else 'fell'}, by a factor of {size} in the end."
+            f"Before step {step_at(data, x)}, {named} changed first{others}: from step "
+            f"{step_at(data, change.x)} on its gradient norm {'rose' if grown else 'fell'}, by a "
+            f"factor of {size} in the end."
         )
         row = clean(change.row)[:LONGEST_NAME]
         found.append({"row": row, "x": change.x, "to": x, "text": clean(text)})

@@ -10,10 +10,8 @@ const on = () => allowed() && localStorage.getItem(KEY) === "on";
 
 function label() {
   const button = byId("notify");
-  const words = !("Notification" in window) ? "" : Notification.permission === "denied" ? "Notifications are blocked in this browser" : "Notify me";
-  button.hidden = !words;
-  button.disabled = words !== "Notify me";
-  if (button.textContent !== words) button.textContent = words;
+  // A browser in which they are blocked does not ask again.
+  button.hidden = !("Notification" in window) || Notification.permission === "denied";
   button.setAttribute("aria-pressed", String(on()));
 }
 

@@ -137,7 +137,7 @@ function headwayCharts(data, looked = () => {}, live = false) {
       low = Math.max(low, -far);
       high = Math.min(high, far);
       if (chart.log) return uPlot.rangeLog(Math.max(low, 1e-300), Math.max(high, 1e-300), 10, false);
-      if (low === high) return low === 0 ? [-1, 1] : [low - Math.abs(low) / 10, high + Math.abs(high) / 10];
+      if (low === high) return low === 0 ? [chart.panel.small ? 0 : -1, 1] : [low - Math.abs(low) / 10, high + Math.abs(high) / 10];
       // The load of a machine is read against none at all.
       if (chart.panel.small && low >= 0 && low < high * 0.7) return [0, high * 1.08];
       const margin = (high - low) * 0.06;
@@ -188,7 +188,7 @@ function headwayCharts(data, looked = () => {}, live = false) {
       },
       axes: [
         { ...axis, space: 90, size: 28, gap: 4, values: (plot, splits) => splits.map(sayX), ...(chosen.axis === "time" ? { incrs: headwayTools.SECONDS } : {}) },
-        { ...axis, size: 72, ...upright, values: (plot, splits) => splits.map((y) => y == null ? "" : say(y, panel.bytes, panel.small ? 2 : 3)), ...(panel.small ? { space: 24 } : {}) },
+        { ...axis, size: 72, ...upright, values: (plot, splits) => splits.map((y) => y == null ? "" : say(y, panel.bytes, panel.small && panel.unit ? 2 : 3)), ...(panel.small ? { space: 24 } : {}) },
       ],
       series: [{}, ...lines],
       bands,
