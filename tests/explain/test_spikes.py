@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from support.replay_runs import traced, traced_over
 from torch import Tensor, nn
 
-from headway.explain import investigation
+from headway.explain import spikes
+from headway.explain.explanation import Spike
 
 
 @pytest.fixture(autouse=True)
@@ -38,9 +39,9 @@ def usual_of(net: nn.Module, batch: Any, compute: Any) -> dict[str, float]:
     return {f"grad_norm/{name}": norm for name, norm in norms.items()}
 
 
-def spike_of(net: nn.Module, batch: Any, compute: Any, **more: Any) -> investigation.Spike:
+def spike_of(net: nn.Module, batch: Any, compute: Any, **more: Any) -> Spike:
     found = traced(net, batch, compute, symptom="spike", **more)
-    return investigation.find_spike(found.trace, found.script)
+    return spikes.find_spike(found.trace, found.script)
 
 
 def test_target_far_off_is_named() -> None:
@@ -101,7 +102,7 @@ def test_second_of_two_batches() -> None:
     bad = (torch.randn(16, 4), torch.randn(16, 3))
     bad[1][7] = 1e5
     found = traced_over(model(), [good, bad], regress, symptom="spike")
-    spike = investigation.find_spike(found.trace, found.script)
+    spike = spikes.find_spike(found.trace, found.script)
     assert (spike.batch, spike.rows) == (1, (7,))
 
 
@@ -118,4 +119,4 @@ def test_second_of_two_batches() -> None:
     ],
 )
 def test_outliers(sizes: list[float], rows: tuple[int, ...]) -> None:
-    assert investigation.outliers(sizes) == rows
+    assert spikes.outliers(sizes) == rows

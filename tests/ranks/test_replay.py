@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 from support.rank_processes import run_ranks
-from support.rank_replays import Outcome, Plan, born_on, each, until_lost, with_a_defect
+from support.rank_replays import (
+    Outcome,
+    Plan,
+    born_on,
+    collectives_of_rerun,
+    each,
+    until_lost,
+    with_a_defect,
+)
 from support.trainings import assert_same
 
 import headway
@@ -88,6 +96,13 @@ def test_ways_to_wrap_and_to_accumulate() -> None:
     ]
     for outcomes in ran(2, plans):
         assert_named(outcomes)
+
+
+@pytest.mark.slow
+def test_a_handful_of_collectives() -> None:
+    """Whether all can; the trace, gathered; one vote for each of two trials; the explanation."""
+    found = run_ranks(collectives_of_rerun, 2, Plan(normed=False))
+    assert found == [7, 7]
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ SAMPLE = [
     Cell("pipeline", "part missing"),
     Cell("fsdp", "all"),
     Cell("ddp", "step 5", 2, 4),
+    Cell("ddp", "step 5", 4, 4),
     Cell("fsdp", "step 6", 4, 2),
     Cell("by hand", "step 6", 1, 2),
     Cell("pipeline", "step 9", 2, 1),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -280,6 +282,25 @@ def with_a_defect(rank: int, plan: Plan) -> Outcome:
     if rank == 1:
         locate.find_origins = None  # type: ignore[assignment]
     return train(rank, plan)
+
+
+def collectives_of_rerun(rank: int, plan: Plan) -> int:
+    """How many collectives the ranks make to run a bad step again: those of the guard's group."""
+    # In memory that a re-run does not restore.
+    count = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("q")
+
+    def counted(original: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            count[0] += options.get("group") is not dist.group.WORLD
+            return original(*args, **options)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("all_reduce", "all_gather", "broadcast"):
+            patch.setattr(dist, name, counted(getattr(dist, name)))
+        train(rank, plan)
+    return count[0]
 
 
 def until_lost(rank: int, plan: Plan) -> str:

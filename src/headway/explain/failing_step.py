@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, TypeVar
 
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from headway.explain.explanation import Origin, Spike
+from headway.explain.explanation import Origin, Spike, Trial, Tried
 
 # One more pass over the failing step, and its outcome.
 
@@ -109,24 +109,67 @@ class FailingStep:
 
 
 # Agreement among the ranks that investigate a step together. Every rank makes the same calls in the
-# same order.
+# same order, and one exchange follows each pass.
 
 T = TypeVar("T")
-GatherFromRanks = Callable[[T], Sequence[T]]
-"""Gathers a value from every rank, in rank order; with one rank, a list of the value."""
 
 STANDS_OUT = 2.0
 """A rank causes a spike if its gradient norm exceeds the next one by this factor."""
+TRIED: tuple[Tried, ...] = ("not tried", "not cured", "cured")
+
+
+class RankExchange(Protocol):
+    """The exchange among the ranks. What a rank says is computed when it is asked: the end of a
+    pass is part of the question, and a pass that ended early on another rank has failed here."""
+
+    def gather(self, value: Callable[[], T]) -> Sequence[T]:
+        """What every rank says, in their order."""
+
+    def highest(self, numbers: Callable[[], Sequence[int]]) -> Sequence[int]:
+        """The highest of each number."""
+
+
+class OneRank:
+    """A training of one process."""
+
+    def gather(self, value: Callable[[], T]) -> Sequence[T]:
+        return [value()]
+
+    def highest(self, numbers: Callable[[], Sequence[int]]) -> Sequence[int]:
+        return numbers()
+
+
+@dataclass(frozen=True, slots=True)
+class TraceReport:
+    """What one rank has seen in the traced pass, and what it would do if it were to decide."""
+
+    complete: bool
+    well: bool
+    """Whether the optimizer would step."""
+    error: str | None = None
+    bad: bool = False
+    """Whether a non-finite value originates on this rank."""
+    made: float = 0.0
+    """Norm of the gradient of this rank alone."""
+    origins: tuple[Origin, ...] = ()
+    spike: Spike | None = None
+    remedies: Sequence[tuple[str, str]] = ()
+    """(key, why it is not tried)."""
+    bisect: bool = False
+    """Whether the failing samples are to be searched for."""
+    controls: bool = False
+    """Whether there are other weights and batches to run the step with."""
 
 
 class RankAgreement:
     """The ranks, as seen from one of them."""
 
-    def __init__(self, agree: GatherFromRanks[Any], rank: int) -> None:
-        self._agree = agree
+    def __init__(self, exchange: RankExchange, rank: int, limit: float | None) -> None:
+        self._exchange = exchange
         self._rank = rank
-        self.ranks = 1
-        """Number of ranks; known from the first answer, on which every investigation begins."""
+        self._limit = limit
+        self.reports: Sequence[TraceReport] = ()
+        """Of all ranks, on which every investigation begins."""
         self.guilty: int | None = None
         """The rank where the non-finite value originates; None: unknown, or all ranks."""
         self.also: dict[int, Origin] = {}
@@ -150,52 +193,78 @@ class RankAgreement:
     @property
     def one_is_to_blame(self) -> bool:
         """Whether the samples of a single rank can be the cause."""
-        return self.ranks == 1 or (self.guilty is not None and not self.also)
+        return len(self.reports) == 1 or (self.guilty is not None and not self.also)
 
-    def everywhere(self, value: bool) -> bool:
-        answers = self._agree(value)
-        self.ranks = len(answers)
-        return all(answers)
+    @property
+    def report(self) -> TraceReport:
+        """That of the rank that decides."""
+        return self.reports[self.guilty or 0]
 
     def decide(self, value: T) -> T:
         """The value of the rank that decides."""
-        values: Sequence[T] = self._agree(value)
+        values = self._exchange.gather(lambda: value)
         return values[0] if len(values) == 1 else values[self.guilty or 0]
 
-    def well(self, outcome: Outcome, limit: float | None) -> bool:
-        """Whether the optimizer would step."""
-        return self.everywhere(outcome.cured(limit))
+    def any(self, value: bool) -> bool:
+        return bool(self._exchange.highest(lambda: (int(value),))[0])
 
-    def an_error(self, outcome: Outcome) -> str:
-        """Why the step did not complete, from the first rank that knows."""
-        errors = sorted(filter(None, self._agree(outcome.error)), key=FAILED_ON_OTHER_RANK.__eq__)
+    def passed(self, outcome: Outcome) -> tuple[bool, bool]:
+        """(whether a pass is complete on every rank, whether the optimizer would step)."""
+        partial, failing = self._exchange.highest(
+            lambda: (int(not outcome.complete), int(not outcome.cured(self._limit)))
+        )[:2]
+        return not partial, not failing
+
+    def judge(
+        self, judged: Callable[[], Trial], outcome: Outcome, *, known: bool
+    ) -> tuple[Trial, bool]:
+        """(the trial of a remedy as the rank that decides sees it, whether all know the remedy).
+
+        The other ranks only learn whether it worked: the texts come with the explanation.
+        """
+
+        def numbers() -> tuple[int, int, int]:
+            state = TRIED.index(judged().tried) if self.decides else 0
+            return int(not outcome.cured(self._limit)), int(not known), state
+
+        failing, unknown, state = self._exchange.highest(numbers)
+        trial = replace(judged(), tried=TRIED[state])
+        if failing and trial.tried == "cured":
+            trial = replace(trial, tried="not cured", why="another rank still fails")
+        return trial, not unknown
+
+    def compare(self, report: Callable[[], TraceReport]) -> None:
+        """The reports of all ranks on the traced pass."""
+        self.reports = self._exchange.gather(report)
+
+    def an_error(self) -> str:
+        """Why the traced pass is not complete, from the first rank that knows."""
+        errors = [report.error for report in self.reports if report.error]
+        errors.sort(key=FAILED_ON_OTHER_RANK.__eq__)
         return errors[0] if errors else "no loss was computed"
 
-    def agree_on_origins(self, origins: tuple[Origin, ...], outcome: Outcome) -> tuple[Origin, ...]:
+    def find_origins(self) -> tuple[Origin, ...]:
         """The origins of the rank where the non-finite value originates; sets `guilty`."""
-        bad = not all(map(math.isfinite, (*outcome.losses, outcome.made)))
-        gathered: Sequence[tuple[tuple[Origin, ...], bool]] = self._agree((origins, bad))
-        if len(gathered) == 1:
-            return origins
+        reports = self.reports
+        if len(reports) == 1:
+            return reports[0].origins
         # Writes of a collective are not traced, so a rank without an origin may find some too.
-        certain = [rank for rank, (_, theirs) in enumerate(gathered) if theirs] or range(
-            len(gathered)
-        )
-        made = [rank for rank in certain if gathered[rank][0]]
+        everyone = range(len(reports))
+        certain = [rank for rank in everyone if reports[rank].bad] or everyone
+        made = [rank for rank in certain if reports[rank].origins]
         if made or len(certain) == 1:
             self.guilty = [*made, *certain][0]
-        self.also = {rank: gathered[rank][0][0] for rank in made[1:]}
-        return gathered[self.guilty or 0][0] if made else ()
+        self.also = {rank: reports[rank].origins[0] for rank in made[1:]}
+        return self.report.origins if made else ()
 
-    def find_spike(self, spike: Spike | None, made: float) -> Spike | None:
+    def find_spike(self) -> Spike | None:
         """The spike of the rank whose gradient is by far the largest, if there is one."""
-        gathered: Sequence[tuple[Spike | None, float]] = self._agree((spike, made))
-        if len(gathered) == 1:
-            return spike
-        second, first = sorted(norm for _, norm in gathered)[-2:]
-        largest = max(range(len(gathered)), key=lambda rank: gathered[rank][1])
+        if len(self.reports) == 1:
+            return self.reports[0].spike
+        norms = [report.made for report in self.reports]
+        second, first = sorted(norms)[-2:]
         if first > STANDS_OUT * second:
-            self.guilty = largest
-            return gathered[largest][0]
-        found = gathered[0][0]  # the samples of one rank do not explain a spike on all
+            self.guilty = norms.index(first)
+            return self.report.spike
+        found = self.reports[0].spike  # the samples of one rank do not explain a spike on all
         return None if found is None else Spike(found.component, (), 0, found.layers, found.growth)

@@ -2,114 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any
 
 from headway.explain import counterfactual, locate
 from headway.explain import explanation as wording
-from headway.explain.batch_samples import GradientShare
 from headway.explain.explanation import Explanation, Guilt, Nature, Origin, Spike, Trial
 from headway.explain.failing_step import (
     FailingStep,
-    GatherFromRanks,
+    OneRank,
     Outcome,
     RankAgreement,
+    RankExchange,
     StepPass,
+    TraceReport,
 )
 from headway.explain.remedies.base import StepRemedy
 from headway.explain.remedies.drop_samples import Bisection, DropSamples
 from headway.explain.remedies.sample_traits import add_common
+from headway.explain.spikes import find_spike
 from headway.explain.trace import Trace
 from headway.torch_adapters.runtime_state import compiled_code_runs
-
-# Where a gradient spike comes from: layers, a loss component, samples.
-
-MOST_LAYERS = 5
-GREW = 3.0
-"""A gradient has grown if its norm is at least this many times its usual norm."""
-STANDS_OUT = 5.0
-"""A sample is an outlier if its share exceeds this many times the median …"""
-DEVIATIONS = 10.0
-"""… and is this many standard deviations above it."""
-NORMAL = 1.4826
-"""Factor from the median absolute deviation to the standard deviation (normal distribution)."""
-FEW = 4
-CLEARLY = 10.0
-"""With fewer than FEW samples: factor over the second largest."""
-
-
-def find_spike(
-    trace: Trace, failing_step: FailingStep, norms: Mapping[str, float] | None = None
-) -> Spike:
-    """What grew most in a traced pass. `norms`: gradient norms over all ranks, if there are
-    several."""
-    layers = _layers(norms or trace.ends.norms, failing_step)
-    share = _share_with_outliers(trace, [name for name, _ in layers])
-    known = all(growth is not None for _, growth in layers)
-    return Spike(
-        component=_component(trace, failing_step),
-        rows=() if share is None else outliers(share.sizes),
-        layers=tuple(name for name, _ in layers),
-        growth=tuple(growth or 0.0 for _, growth in layers) if known else (),
-        batch=0 if share is None else share.batch,
-    )
-
-
-def outliers(sizes: Sequence[float]) -> tuple[int, ...]:
-    """Indices of the few values that are far larger than the rest."""
-    if len(sizes) < 2:
-        return ()
-    if len(sizes) < FEW:
-        second, first = sorted(sizes)[-2:]
-        return (sizes.index(first),) if first > CLEARLY * second else ()
-    middle = median(sizes)
-    deviation = NORMAL * median(abs(size - middle) for size in sizes)
-    limit = max(STANDS_OUT * middle, middle + DEVIATIONS * deviation)
-    rows = tuple(row for row, size in enumerate(sizes) if size > limit)
-    return rows if len(rows) <= len(sizes) // 2 else ()
-
-
-def _layers(
-    norms: Mapping[str, float], failing_step: FailingStep
-) -> list[tuple[str, float | None]]:
-    """Parameters whose gradients grew most; the largest gradients if the usual ones are unknown."""
-    usual = {name: failing_step.usual.get(f"grad_norm/{name}", 0.0) for name in norms}
-    grown = [(name, norms[name] / usual[name]) for name in norms if usual[name] > 0]
-    if grown:
-        ranked = sorted(grown, key=lambda item: item[1], reverse=True)[:MOST_LAYERS]
-        return [(name, growth) for name, growth in ranked if growth >= GREW]
-    largest = sorted(norms, key=norms.__getitem__, reverse=True)[:MOST_LAYERS]
-    return [(name, None) for name in largest]
-
-
-def _component(trace: Trace, failing_step: FailingStep) -> str | None:
-    """The loss component that grew most; the largest if the usual values are unknown."""
-    values: dict[str, float] = {}
-    for component in trace.ends.components:
-        values[component.name] = max(values.get(component.name, 0.0), abs(component.value))
-    usual = {name: abs(failing_step.usual.get(f"loss/{name}", 0.0)) for name in values}
-    if all(usual.values()):
-        return max(values, key=lambda name: values[name] / usual[name], default=None)
-    return max(values, key=values.__getitem__, default=None)
-
-
-def _share_with_outliers(trace: Trace, layers: Sequence[str]) -> GradientShare | None:
-    """The share with outliers: of the layer that grew most, or else nearest to the loss."""
-    if trace.shares is None:
-        return None
-    writers = [trace.ends.written_by.get(name) for name in layers]
-    of_weights = [
-        trace.shares.of_weights[writer.order]
-        for writer in writers
-        if writer is not None and writer.order in trace.shares.of_weights
-    ]
-    candidates = [*of_weights, *trace.shares.of_activations]
-    return next((share for share in candidates if outliers(share.sizes)), None)
-
 
 # The plan of an investigation is a generator: it yields passes, the caller runs them, and it reads
 # their outcomes. So it does not depend on how a step is re-run.
@@ -146,15 +63,13 @@ InvestigationPlan = Generator[StepPass, None, InvestigationResult]
 def investigate(
     failing_step: FailingStep,
     elsewhere: ControlRuns | None = None,
-    agree: GatherFromRanks[Any] = lambda value: [value],
-    rank: int = 0,
+    ranks: tuple[RankExchange, int] | None = None,
 ) -> InvestigationPlan:
-    """Find out why the step failed. All ranks must call this: `agree` gathers a value from all of
-    them, `rank` is the index of this one."""
-    investigation = _Investigation(
-        failing_step, elsewhere or ControlRuns(), RankAgreement(agree, rank)
-    )
-    return investigation.run()
+    """Find out why the step failed. All `ranks` must call this: what connects them, and the index
+    of this one."""
+    exchange, rank = ranks or (OneRank(), 0)
+    agreement = RankAgreement(exchange, rank, failing_step.limit)
+    return _Investigation(failing_step, elsewhere or ControlRuns(), agreement).run()
 
 
 class _Investigation:
@@ -172,23 +87,26 @@ class _Investigation:
 
     def run(self) -> InvestigationPlan:
         traced = yield from self._trace()
-        if not self._everywhere(traced.complete):
-            why = self._ranks.an_error(traced)
-            self._notes.append(f"the step could not be re-run: {why}")
+        self._ranks.compare(lambda: self._report(traced))
+        reports = self._ranks.reports
+        if not all(report.complete for report in reports):
+            self._notes.append(f"the step could not be re-run: {self._ranks.an_error()}")
             return self._concluded("unknown", traced)
-        if not self._well(traced):
+        common = False
+        if not all(report.well for report in reports):
             nature: Nature = "deterministic"
-            self._settle(traced)
+            common = self._settle()
         elif self._failing_step.inexact:
             self._notes.append(self._failing_step.inexact)
             return self._concluded("unknown", traced)
         else:
             nature = yield from self._again()
-        remedies = counterfactual.select_remedies(
-            self._origin, self._spike, self._failing_step, nature
-        )
-        trials, cured = yield from self._try(remedies)
-        if nature == "deterministic" and len(cured) < ENOUGH_CURES:
+        remedies = self._select(nature)
+        planned, bisect = self._ranks.report.remedies, self._ranks.report.bisect
+        if not common:  # the rank that decides has planned for another cause
+            planned, bisect = self._ranks.decide((self._plan(remedies), self._worth_bisecting()))
+        trials, cured = yield from self._try(remedies, planned)
+        if nature == "deterministic" and len(cured) < ENOUGH_CURES and bisect:
             yield from self._bisect(trials, cured)
         guilt: Guilt = "unknown"
         if nature == "deterministic":
@@ -218,21 +136,21 @@ class _Investigation:
         """The traced pass succeeded: does the step also succeed without tracing?"""
         one = StepPass("again", self._failing_step.batches)
         yield from self._run(one)
-        if not self._everywhere(one.outcome.complete):
+        complete, well = self._ranks.passed(one.outcome)
+        if not complete:
             return "unknown"
-        if self._well(one.outcome):
+        if well:
             return "transient"
         return "compiler" if compiled_code_runs() else "unknown"
 
     def _try(
-        self, remedies: Sequence[StepRemedy]
+        self, remedies: Sequence[StepRemedy], planned: Sequence[tuple[str, str]]
     ) -> Generator[StepPass, None, tuple[list[Trial], list[StepRemedy]]]:
         here = {remedy.key: remedy for remedy in remedies}
         trials: list[Trial] = []
         cured: list[StepRemedy] = []
         tried = 0
-        planned = [(remedy.key, self._why_not(remedy)) for remedy in remedies]
-        for key, why_not in self._ranks.decide(planned):
+        for key, why_not in planned:
             remedy = here.get(key)
             why_not = why_not or self._enough(tried, len(cured))
             if why_not:
@@ -240,18 +158,20 @@ class _Investigation:
                     trials.append(Trial(key, remedy.text, "not tried", why_not, remedy.edits))
                 continue
             tried += 1
-            trial = yield from self._try_one(key, remedy)
+            trial, known = yield from self._try_one(key, remedy)
             trials.append(trial)
-            if self._everywhere(remedy is not None) and trial.tried == "cured":
+            if known and trial.tried == "cured":
                 assert remedy is not None
                 cured.append(remedy)
         order = {"cured": 0, "not cured": 1, "not tried": 2}
         trials.sort(key=lambda trial: order[trial.tried])
         return trials, cured
 
-    def _try_one(self, key: str, remedy: StepRemedy | None) -> Generator[StepPass, None, Trial]:
+    def _try_one(
+        self, key: str, remedy: StepRemedy | None
+    ) -> Generator[StepPass, None, tuple[Trial, bool]]:
         """Try a remedy on every rank; the rank with the origin decides about the outcome."""
-        failing_step = self._failing_step
+        failing_step, known = self._failing_step, remedy is not None
         own = self._ranks.own_origin
         if key == DropSamples.key and own is not None:
             remedy = DropSamples.fitting(own, failing_step)
@@ -262,13 +182,13 @@ class _Investigation:
             batches = remedy.batches(failing_step) if self._ranks.blamed else failing_step.batches
             one = StepPass("trial", batches, within=[remedy.applied(failing_step)])
         yield from self._run(one)
-        trial = Trial(key, "")
-        if remedy is not None:
-            trial = counterfactual.judge_trial(remedy, one.outcome, failing_step.limit)
-        decided = self._ranks.decide(trial)
-        if not self._well(one.outcome) and decided.tried == "cured":
-            decided = replace(decided, tried="not cured", why="another rank still fails")
-        return decided
+
+        def judged() -> Trial:
+            if remedy is None:
+                return Trial(key, "")
+            return counterfactual.judge_trial(remedy, one.outcome, failing_step.limit)
+
+        return self._ranks.judge(judged, one.outcome, known=known)
 
     def _why_not(self, remedy: StepRemedy) -> str:
         if not remedy.why_not and self._failing_step.gentle and not remedy.safe:
@@ -283,17 +203,16 @@ class _Investigation:
     ) -> Generator[StepPass, None, None]:
         """Find the failing samples by bisection, on one rank, if the data flow did not show
         them."""
-        worth = counterfactual.worth_bisecting(self._origin, self._spike, self._failing_step)
-        if not self._ranks.decide(worth and self._ranks.one_is_to_blame):
+        if not self._ranks.one_is_to_blame:
             return
         search = Bisection(self._failing_step, most=MOST_HALVINGS)
         remedies = iter(search if self._ranks.decides else ())
-        while self._ranks.decide((remedy := next(remedies, None)) is not None):
+        while self._ranks.any((remedy := next(remedies, None)) is not None):
             one = StepPass("trial", self._failing_step.batches)
             if remedy is not None:
                 one.batches = remedy.batches(self._failing_step)
             yield from self._run(one)
-            search.learn(cured=self._well(one.outcome))
+            search.learn(cured=self._ranks.passed(one.outcome)[1])
         found = search.found if search.minimal else None
         if found is None:
             return
@@ -317,20 +236,20 @@ class _Investigation:
         if known is not None:
             return known
         other, healthy = self._elsewhere.older_weights, self._elsewhere.healthy_batches
-        if not self._everywhere(other is not None and bool(healthy)) or self._failing_step.gentle:
+        if not all(report.controls for report in self._ranks.reports) or self._failing_step.gentle:
             return "unknown"
         assert other is not None
         one = StepPass("trial", self._failing_step.batches, within=[other()])
         yield from self._run(one)
-        if not self._everywhere(one.outcome.complete):
-            return "unknown"
-        if not self._well(one.outcome):
-            return "batch"
+        complete, well = self._ranks.passed(one.outcome)
+        if not (complete and well):
+            return "batch" if complete else "unknown"
         one = StepPass("trial", healthy)
         yield from self._run(one)
-        if not self._everywhere(one.outcome.complete):
+        complete, well = self._ranks.passed(one.outcome)
+        if not complete:
             return "unknown"
-        return "together" if self._well(one.outcome) else "weights"
+        return "together" if well else "weights"
 
     def _run(self, one: StepPass) -> Generator[StepPass, None, None]:
         self._passes += 1
@@ -338,24 +257,48 @@ class _Investigation:
 
     # Agreement among the ranks.
 
-    def _everywhere(self, value: bool) -> bool:
-        return self._ranks.everywhere(value)
+    def _report(self, traced: Outcome) -> TraceReport:
+        if not traced.complete:
+            return TraceReport(complete=False, well=False, error=traced.error)
+        other, healthy = self._elsewhere.older_weights, self._elsewhere.healthy_batches
+        return TraceReport(
+            complete=True,
+            well=traced.cured(self._failing_step.limit),
+            bad=not all(map(math.isfinite, (*traced.losses, traced.made))),
+            made=traced.made,
+            origins=self._origins,
+            spike=self._spike,
+            remedies=self._plan(self._select("deterministic")),
+            bisect=self._worth_bisecting(),
+            controls=other is not None and bool(healthy),
+        )
 
-    def _well(self, outcome: Outcome) -> bool:
-        """Whether the step would have been taken."""
-        return self._ranks.well(outcome, self._failing_step.limit)
+    def _select(self, nature: Nature) -> list[StepRemedy]:
+        step = self._failing_step
+        return counterfactual.select_remedies(self._origin, self._spike, step, nature)
 
-    def _settle(self, traced: Outcome) -> None:
-        """All ranks take over the origins of the rank where the non-finite value originates."""
-        self._origins = self._ranks.agree_on_origins(self._origins, traced)
+    def _plan(self, remedies: Sequence[StepRemedy]) -> list[tuple[str, str]]:
+        return [(remedy.key, self._why_not(remedy)) for remedy in remedies]
+
+    def _worth_bisecting(self) -> bool:
+        return counterfactual.worth_bisecting(self._origin, self._spike, self._failing_step)
+
+    def _settle(self) -> bool:
+        """All ranks take over the origins of the rank where the non-finite value originates;
+        whether its report is about just these."""
+        self._origins = self._ranks.find_origins()
+        common = self._origins is self._ranks.report.origins
         if self._failing_step.symptom == "spike" and not self._origins:
-            self._spike = self._ranks.find_spike(self._spike, traced.made)
+            self._spike = self._ranks.find_spike()
+            decider = self._ranks.report
+            common = self._spike is decider.spike and not decider.origins
         for rank, origin in self._ranks.also.items():
             rows = ", ".join(map(str, origin.rows))
             named = f", sample{'s' if len(origin.rows) > 1 else ''} {rows}" if rows else ""
             self._notes.append(
                 f"rank {rank} has an origin too: {origin.op} at {origin.place}{named}"
             )
+        return common
 
     # The outcome.
 

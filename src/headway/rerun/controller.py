@@ -236,6 +236,7 @@ class RerunController:
             return
         if self._all_ranks_can(isinstance(strategy, Rerun)) and isinstance(strategy, Rerun):
             yield from self._run(strategy)
+            self._rerun_expected = False  # a loop's body restores what its variables reach
         else:
             self._forget(strategy if isinstance(strategy, str) else OTHER_RANK)
         if len(self.rerun_results.found) > explained:
@@ -306,7 +307,9 @@ class RerunController:
     def _investigate(self, strategy: Rerun) -> Generator[Any, None, None]:
         bad, self._pending = self._pending, None
         assert bad is not None
-        group, answer = self._host.rerun_group, None
+        answer, told = None, False  # not in an attribute: `undo` would restore it
+        if self._host.rerun_group is not None:
+            self._host.rerun_group.open()
         try:
             answer = self._plan(bad, strategy)
             with self._enter_sandbox(bad) as sandbox:
@@ -316,25 +319,35 @@ class RerunController:
                         return
                     for one in answer:
                         yield from sandbox.run_pass(one, strategy)
+                except Exception as error:
+                    told = True
+                    self._give_up(error, answer)
+                    raise
                 finally:
                     strategy.undo()
         except StepAborted:
             logger.warning("headway: step %s: another rank could not run it again", bad.step)
             return
-        except Exception as error:  # ours: the others must not wait for this rank
-            unfinished = answer is None or answer.findings is None
-            if group is not None and unfinished and not isinstance(error, RankLost):
-                group.give_up()
+        except Exception as error:
+            if not told:
+                self._give_up(error, answer)
             raise
         if answer.blames_data and (inputs := strategy.bad_inputs()):
             self._host.inspect_batches(bad.step, [RecordedBatch(inputs)])
         if answer.findings is not None:
             self.rerun_results.report(bad, answer.findings)
 
+    def _give_up(self, error: Exception, answer: PlanResult | None) -> None:
+        """An error of ours: the other ranks must not wait for this one."""
+        group = self._host.rerun_group
+        unfinished = answer is None or answer.findings is None
+        if group is not None and unfinished and not isinstance(error, (RankLost, StepAborted)):
+            group.give_up()
+
     def _plan(self, bad: BadStep, strategy: Rerun) -> PlanResult:
         # Imported only now: a healthy run need not spend the time.
         explain = importlib.import_module("headway.explain.investigation")
-        agreement, group = self._host.agreement, self._host.rerun_group
+        group = self._host.rerun_group
         return PlanResult(
             explain.investigate(
                 bad.as_failing_step(
@@ -343,8 +356,7 @@ class RerunController:
                 explain.ControlRuns(
                     self._host.older_weights(bad.step), [kept.batch for kept in self._healthy]
                 ),
-                agreement.gather if group is None else group.agree,
-                agreement.rank,
+                None if group is None else (group, self._host.agreement.rank),
             )
         )
 

@@ -28,6 +28,9 @@ from headway.torch_adapters.process_groups.sharded_tensors import local_part
 # DistributedDataParallel, SyncBatchNorm, the user. If one has failed, or they are not all at the
 # same place, the step ends on every rank.
 
+# The end of a pass needs no vote of its own: a rank says that its pass is over with the next
+# question about it. If the pass failed somewhere, that vote ends it, and the question is put again.
+
 T = TypeVar("T")
 
 _NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
@@ -46,6 +49,12 @@ class RankPosition(IntEnum):
     """Before a collective."""
     OVER = 1
     FAILED = 2
+    GIVEN_UP = 3
+    """A rank has stopped the investigation."""
+
+
+SPARE_NUMBERS = 3
+"""Numbers of a question in each vote: all votes have the same size, wherever a rank is."""
 
 
 class VoteRounds:
@@ -56,14 +65,20 @@ class VoteRounds:
 
     def ask(self, place: RankPosition, what: str = "") -> RankPosition:
         """Where the ranks are; FAILED if they are not all at the same place."""
-        return self.gather(place, what, None)[0]
+        return self.exchange(place, what, None)[0]
 
-    def gather(
-        self, place: RankPosition, what: str, value: T
-    ) -> tuple[RankPosition, Callable[[], list[T]]]:
-        """The same, and the values of all ranks, for ranks that are at the same place."""
-        high, low, values = self._together.vote((place, zlib.crc32(what.encode())), value)
-        return (RankPosition(high[0]) if high == low else RankPosition.FAILED), values
+    def exchange(
+        self, place: RankPosition, what: str, value: T, numbers: Sequence[int] = ()
+    ) -> tuple[RankPosition, list[int], Callable[[], list[T]]]:
+        """The same, the highest of up to three numbers, and the values of all ranks; for ranks that
+        are at the same place."""
+        spare = [*numbers, *[0] * (SPARE_NUMBERS - len(numbers))]
+        about = (place, zlib.crc32(what.encode()), *spare)
+        high, low, values = self._together.vote(about, value)
+        found = RankPosition(high[0])
+        if high[:2] != low[:2] and found is not RankPosition.GIVEN_UP:
+            found = RankPosition.FAILED
+        return found, high[2:], values
 
 
 class CollectiveGate(TorchDispatchMode):
@@ -72,33 +87,26 @@ class CollectiveGate(TorchDispatchMode):
     def __init__(self, rounds: VoteRounds) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._rounds = rounds
-        self._ended = False
-        """Whether all ranks know that the pass is over, complete or not."""
         self.aborted = False
-        """Whether it ended early on some rank."""
+        """Whether all ranks know that the pass ended early on some rank."""
+        self.given_up = False
+        """Whether a rank has stopped the investigation."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace in _NAMESPACES and op_name(func) != _WAITING:
             self._before(func, args)
         return func(*args, **(kwargs or {}))
 
-    def end(self, *, failed: bool) -> None:
-        """The pass is over on this rank. Returns when it is on every rank."""
-        if not self._ended:
-            self._ended = True
-            place = self._rounds.ask(RankPosition.FAILED if failed else RankPosition.OVER)
-            self.aborted = place is not RankPosition.OVER
-
     def _before(self, func: Any, args: Any) -> None:
         """A collective is about to begin on this rank."""
-        if self._ended:
+        if self.aborted:
             raise StepAborted("another rank's step ended early")
         alone = op_name(func) in _BETWEEN_TWO  # a pipeline: its ranks do different things
         place = self._rounds.ask(
             RankPosition.FAILED if alone else RankPosition.TOGETHER, _what(func, args)
         )
         if place is not RankPosition.TOGETHER:
-            self._ended = self.aborted = True
+            self.aborted, self.given_up = True, place is RankPosition.GIVEN_UP
             raise StepAborted(
                 "a step with send and recv between ranks cannot be run again"
                 if alone
@@ -149,6 +157,10 @@ class RerunGroup:
         self._rounds = VoteRounds(together)
         self._gate: CollectiveGate | None = None
         self._undo = ExitStack()
+        self._unsaid: tuple[RankPosition, Callable[[], None]] | None = None
+        """A pass is over here and the others do not know: how it ended, and what to call if it
+        ended early on any rank."""
+        self._given_up = False
 
     @property
     def able(self) -> bool:
@@ -174,16 +186,41 @@ class RerunGroup:
             return COMPRESSED
         return COMPILED if self._origins.compiled else ""
 
-    def agree(self, value: T) -> list[T]:
+    def gather(self, value: Callable[[], T]) -> list[T]:
         """The values of all ranks; raises StepAborted if one has given up."""
-        place, values = self._rounds.gather(RankPosition.TOGETHER, "agree", value)
-        if place is not RankPosition.TOGETHER:
-            raise StepAborted("another rank has given up")
-        return values()
+        return self._exchange("gather", value, lambda: ())[1]()
+
+    def highest(self, numbers: Callable[[], Sequence[int]]) -> list[int]:
+        """The highest of each of up to three numbers; raises StepAborted if a rank has given up."""
+        return self._exchange("highest", lambda: None, numbers)[0]
+
+    def _exchange(
+        self, what: str, value: Callable[[], T], numbers: Callable[[], Sequence[int]]
+    ) -> tuple[list[int], Callable[[], list[T]]]:
+        while not self._given_up:
+            unsaid, self._unsaid = self._unsaid, None
+            place = RankPosition.TOGETHER if unsaid is None else unsaid[0]
+            found, high, values = self._rounds.exchange(place, what, value(), numbers())
+            if found is place is not RankPosition.FAILED:
+                return high, values
+            # Whoever is here votes once more, unless a rank has given up.
+            if found is RankPosition.GIVEN_UP:
+                self._given_up = True
+            elif unsaid is None:
+                self.give_up()
+            else:  # the pass has failed somewhere: now everyone knows, and answers accordingly
+                self._reset(unsaid[1])
+        raise StepAborted("another rank has given up")
 
     def give_up(self) -> None:
-        """Tell the others that this rank stops."""
-        self._rounds.ask(RankPosition.FAILED)
+        """Tell the others that this rank stops, once."""
+        if not self._given_up:
+            self._given_up, self._unsaid = True, None
+            self._rounds.ask(RankPosition.GIVEN_UP)
+
+    def open(self) -> None:
+        """An investigation begins, on all ranks."""
+        self._given_up, self._unsaid = False, None
 
     def begin(self) -> None:
         """A pass begins, on all ranks at the same time."""
@@ -198,16 +235,28 @@ class RerunGroup:
         for replica in self._origins.replicas:
             self._disable_sync_of(replica)
 
-    def end(self, *, failed: bool) -> bool:
-        """The pass is over here. Returns when it is over on all ranks: whether any ended early."""
+    def end(self, *, failed: bool, aborted: Callable[[], None]) -> None:
+        """The pass is over here. The others hear it with the next question; `aborted` is called
+        once it is known that the pass ended early on some rank."""
         gate, self._gate = self._gate, None
         if gate is None:
-            return False
+            return
         self._undo.close()
-        gate.end(failed=failed)
+        self._given_up = self._given_up or gate.given_up
         if gate.aborted:
-            sharded_tensors.reset_fsdp(self._models)
-        return gate.aborted
+            self._reset(aborted)
+        else:
+            place = RankPosition.FAILED if failed else RankPosition.OVER
+            self._unsaid = (place, aborted)
+
+    def _reset(self, aborted: Callable[[], None]) -> None:
+        sharded_tensors.reset_fsdp(self._models)
+        aborted()
+
+    def finish(self) -> None:
+        """No pass follows. If the last one was not followed by a question, this rank stops."""
+        if self._unsaid is not None:
+            self.give_up()
 
     def settle(self) -> None:
         """All passes are over, on every rank. The caller restores the gradients afterwards.

@@ -107,6 +107,7 @@ class RerunSandbox:
         with self._undo:
             self.leave(None)
             if self._group is not None and not isinstance(error[1], RankLost):
+                self._group.finish()
                 patching.add_listener(self)  # the guard must not see it
                 patching.remove_listener(self._observer)
                 self._group.settle()
@@ -140,7 +141,7 @@ class RerunSandbox:
             self._within.enter_context(manager)
 
     def leave(self, error: BaseException | None) -> None:
-        """The pass is over, complete or not; with other ranks, on all of them."""
+        """The pass is over, complete or not."""
         one, self._pass = self._pass, None
         if one is not None:
             with suppress(Exception):  # a body may have left a mode of its own on top
@@ -154,10 +155,18 @@ class RerunSandbox:
                 kept.restore()
             patching.add_listener(self._observer)
             patching.remove_listener(self)
-        aborted = self._group is not None and self._group.end(failed=error is not None)
-        if one is not None and (error is not None or aborted):
-            own = error is not None and not isinstance(error, StepAborted)
-            one.outcome.error = format_error(error) if own else FAILED_ON_OTHER_RANK
+        if one is None:
+            return
+        outcome = one.outcome
+        if error is not None:
+            own = not isinstance(error, StepAborted)
+            outcome.error = format_error(error) if own else FAILED_ON_OTHER_RANK
+        if self._group is not None:
+
+            def aborted() -> None:
+                outcome.error = outcome.error or FAILED_ON_OTHER_RANK
+
+            self._group.end(failed=error is not None, aborted=aborted)
 
     def run_pass(self, one: StepPass, rerun: Rerun) -> Iterator[Any]:
         """Run one pass; whatever the step raises is part of the outcome.

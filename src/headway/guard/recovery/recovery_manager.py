@@ -26,6 +26,7 @@ from headway.output.notices import Notices
 from headway.policy import Rung, StepVerdict
 from headway.torch_adapters import rng
 from headway.torch_adapters.patching import allow_device_sync
+from headway.torch_adapters.process_groups import bucket_order
 from headway.torch_adapters.process_groups.rank_group import RankGroup, SingleProcess
 from headway.torch_adapters.saved_state import BufferBackup
 
@@ -312,6 +313,8 @@ class RecoveryManager:
         self._guard_state.load_state_dict(own["guard"])
         if saved.is_own:
             rng.restore(own["rng"])
+        if saved.world_size == ranks > 1:
+            bucket_order.restore(self.training.models, own.get("buckets", ()))
         if saved.world_size != ranks:
             self._notices.once(
                 "resume-ranks",
@@ -370,4 +373,7 @@ class RecoveryManager:
             "rng": rng.capture(),
             "journey": self.data_position.state_dict(),
             "guard": self._guard_state.state_dict(),
+            "buckets": bucket_order.capture(self.training.models)
+            if self.agreement.count > 1
+            else [],
         }

@@ -59,6 +59,11 @@ class TrainingState:
         self._replicated: set[StatePath] = set()
 
     @property
+    def models(self) -> Sequence[nn.Module]:
+        """The models, in the order in which the guard was given them."""
+        return self._models
+
+    @property
     def sharded(self) -> bool:
         """Whether any part of the state is on other ranks only."""
         return any(is_dtensor(p) for model in self._models for p in model.parameters())

@@ -1,0 +1,70 @@
+"""The order in which DistributedDataParallel puts gradients into its buckets.
+
+DistributedDataParallel chooses it anew after its first backward pass. With more than two ranks the
+rounding of a sum depends on the place of a number in its bucket, so that the first step of a
+resumed run would differ from the uninterrupted run in the last bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.autograd import Variable
+
+from headway.torch_adapters.local_gradients import find_hook_states
+from headway.torch_adapters.process_groups.rank_group import find_replicas
+
+Replica = nn.parallel.DistributedDataParallel
+
+
+def capture(models: Sequence[nn.Module]) -> list[list[int]]:
+    """Of each DistributedDataParallel: its parameters by number, in the order of its buckets; empty
+    where it keeps the order of the start."""
+    return [_order(replica) for replica in find_replicas(models)]
+
+
+def restore(models: Sequence[nn.Module], orders: Sequence[Sequence[int]]) -> None:
+    """Let each choose that order again, in a backward pass without meaning; on all ranks."""
+    replicas = find_replicas(models)
+    if len(replicas) != len(orders) or find_hook_states(models):
+        return
+    for replica, order in zip(replicas, orders, strict=True):
+        parameters = _reduced(replica)
+        if sorted(order) == list(range(len(parameters))) and not _order(replica):
+            _run_backward(replica, [parameters[at] for at in order])
+
+
+def _order(replica: Replica) -> list[int]:
+    special = getattr(replica, "mixed_precision", None) is not None
+    if replica.static_graph or replica.find_unused_parameters or special:
+        return []
+    read = getattr(replica, "_get_ddp_logging_data", None)
+    text = "" if read is None else str(read().get("rebuilt_per_bucket_param_indices", ""))
+    return [int(number) for number in text.replace(",", " ").split()]
+
+
+def _reduced(replica: Replica) -> list[nn.Parameter]:
+    ignored = replica.parameters_to_ignore
+    named = replica.module.named_parameters()
+    return [p for name, p in named if p.requires_grad and name not in ignored]
+
+
+def _run_backward(replica: Replica, parameters: Sequence[nn.Parameter]) -> None:
+    """Gradients become ready in the order of the parameters: what was computed last comes first."""
+    gradients = [parameter.grad for parameter in parameters]
+    with torch.enable_grad():
+        total: torch.Tensor | None = None
+        for parameter in reversed(parameters):
+            part = parameter.reshape(-1)[:1].sum().float()
+            total = part if total is None else part + total
+        assert total is not None
+        replica.reducer.prepare_for_forward()
+        replica.reducer.prepare_for_backward([])
+        # Past the patches of `Tensor.backward`: this is no pass of the training.
+        Variable._execution_engine.run_backward(
+            (total,), (torch.ones_like(total),), False, False, (), True, True
+        )
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
