@@ -189,6 +189,22 @@ def test_pieces_give_the_gradient_of_the_whole_batch(case: str, where: str, rows
     assert finding.evidence["survived"] is True
 
 
+def test_pieces_that_fit_only_before_the_loss_are_halved_in_backward() -> None:
+    """What the loss holds is not there yet when a piece is tried."""
+
+    def before(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+        in_backward = torch._C._current_graph_task_id() != -1
+        if args[0].shape[0] > (4 if in_backward else 10):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    def limit(model: nn.Module) -> None:
+        model.inner.register_forward_pre_hook(before)
+
+    plain, split = train("mlp", None), train("mlp", Policy(on_oom="split"), limit)
+    for one, other in zip(plain[0], split[0], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10)
+
+
 def test_a_run_dies_without_the_option() -> None:
     with pytest.raises(torch.OutOfMemoryError):
         train("mlp", Policy(), lambda model: limit_rows(model.inner, forward=10))

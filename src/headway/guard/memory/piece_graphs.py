@@ -169,6 +169,9 @@ class PieceGraph(CallGraph):
     ) -> None:
         super().__init__(call, (), ())
         self._parts = parts
+        self._reduction = reduction
+        self._random = False
+        """Whether the forward pass drew random numbers: then the pieces must stay the same."""
         self._weights = None if reduction is None else reduction.weights(parts)
         self.casts = Casts()
         self.states: list[RngState] = []
@@ -198,12 +201,30 @@ class PieceGraph(CallGraph):
             self.states.append(RngState())
             with self.casts.again():
                 results.append(part())
+        self._random = not RngState().follows(self.states[0], self.states[0])
         result = join(results, [part.rows for part in self._parts], self._weights)
         leaves = nested_leaves(result)
         self.outputs = [leaves[at] for at in self.positions]
         return result
 
     def gradients(self, given: Gradients) -> Gradients:
+        """The sum over the pieces; in smaller ones where these fitted only before the loss."""
+        pieces = len(self._parts)
+        try:
+            return self._add_pieces(given)
+        except Exception as error:
+            # Without outputs there was no forward pass: the caller chooses the pieces.
+            fixed = not self.outputs or self._random or pieces >= self.call.rows
+            if fixed or not is_out_of_memory(error):
+                raise
+        # Here the exception is gone, and with it the frames that hold tensors.
+        release_cached_memory()
+        parts = self.call.parts(min(2 * pieces, self.call.rows))
+        smaller = PieceGraph(self.call, parts, self._reduction)
+        smaller.positions, smaller.casts, smaller.outputs = self.positions, self.casts, self.outputs
+        return smaller.gradients(given)
+
+    def _add_pieces(self, given: Gradients) -> Gradients:
         total: list[Tensor | None] = [None] * len(self.parameters)
         now, start = RngState(), 0
         try:
