@@ -93,6 +93,10 @@ class ModeSwitches:
         self._script = script
         self._inside = 0
         self._evaluations: deque[tuple[ref[nn.Module], Any]] = deque(maxlen=MOST_SWITCHES)
+        self._unused: nn.Module | None = None
+        """Was put into evaluation mode, and has not been called since."""
+        self._undone: tuple[ref[nn.Module], Any] | None = None
+        """Was put back into training mode before it was called, and the line that did it."""
         observe_method(script, nn.Module, "train", before=self._begins, after=self._switched)
         self._hear_rates()
 
@@ -107,14 +111,32 @@ class ModeSwitches:
                 return found
         return None
 
+    def undone(self, root: nn.Module) -> dict[str, Any] | None:
+        """The line that ended the evaluation mode of a model before it was called in it."""
+        known = None if self._undone is None else self._undone[0]()
+        if self._undone is None or known is None:
+            return None
+        found: dict[str, Any] | None = self._undone[1]
+        return found if _contains(known, root) or _contains(root, known) else None
+
+    def called(self) -> None:
+        """A model is called in the mode that it has."""
+        self._unused = None
+
     def _begins(self, *_: Any, **__: Any) -> None:
         self._inside += 1  # a model switches its parts
 
     def _switched(self, result: Any, module: nn.Module, mode: bool = True) -> None:
         self._inside -= 1
-        if self._inside <= 0 and not mode:
-            self._inside = 0
+        if self._inside > 0:
+            return
+        self._inside, unused = 0, self._unused
+        self._unused = self._undone = None
+        if not mode:
             self._evaluations.append((ref(module), self._script.place()))
+            self._unused = module
+        elif module is unused:
+            self._undone = ref(module), self._script.place()
 
     def _hear_rates(self) -> None:
         def set_attribute(layer: nn.Module, name: str, value: Any) -> None:

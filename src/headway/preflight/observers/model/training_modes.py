@@ -109,6 +109,7 @@ class TrainingModes(Observer):
             return
         if next(module.parameters(), None) is None:
             return  # a loss, most likely
+        self._switches.called()
         if forward.grad:
             self._pending.append(forward)
             del self._pending[:-64]
@@ -123,7 +124,7 @@ class TrainingModes(Observer):
                 self._held.clear()
         else:
             self._report_held()
-        forward.place = self.script.place()
+        forward.place = self._switches.undone(forward.root) or self.script.place()
         self._evaluated = self._before = forward
 
     def function_ended(self, call: TorchCall) -> None:
