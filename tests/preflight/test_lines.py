@@ -245,6 +245,25 @@ def test_the_line_that_switched_to_evaluation() -> None:
     assert line_of(watch(work), "HD902") == "model.eval()"
 
 
+def test_the_line_that_ends_the_evaluation_mode_too_early() -> None:
+    def work(*, ends: bool) -> None:
+        model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.3), nn.Linear(8, 3))
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        for _ in range(3):
+            model.train()
+            train(model, 4, optimizer)
+            model.eval()
+            if ends:
+                model.train(True)
+            with torch.no_grad():
+                for _ in range(2):
+                    F.cross_entropy(model(torch.randn(8, 6)), torch.randint(0, 3, (8,)))
+
+    assert line_of(watch(partial(work, ends=True), max_steps=12), "HD903") == "model.train(True)"
+    quiet = watch(partial(work, ends=False), max_steps=12)
+    assert "HD903" not in {item.code for item in quiet.report.findings}
+
+
 def test_functional_dropout_that_does_not_follow_the_mode() -> None:
     class Net(nn.Module):
         def __init__(self, *, follows: bool) -> None:

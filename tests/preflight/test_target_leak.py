@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from headway.core.findings import Finding
+from headway.preflight.observers.data.data_leakage import SPLITS
 from headway.preflight.runner import run_check
 
 V, T, B = 20, 12, 8
@@ -272,6 +274,21 @@ def test_a_split_that_overlaps() -> None:
     assert "20 of 60 validation rows" in finding.message
     lines = Path(__file__).read_text().splitlines()
     assert "split_rows = " in lines[(finding.where.line or 1) - 1]
+
+
+@pytest.mark.parametrize(
+    ("line", "takes"),
+    [
+        ("valid = Subset(data, range(120, 200))", True),
+        ("x_train, x_val = x[:160], x[120:]", True),
+        ("test_rows = rows[100:]", True),
+        ("value = x[1:]", False),
+        ("device = names[2:]", False),
+        ("val_loader = DataLoader(valid, 16)", False),
+    ],
+)
+def test_the_line_that_takes_the_validation_rows(line: str, takes: bool) -> None:
+    assert bool(re.search(SPLITS[-1], line)) == takes
 
 
 @pytest.mark.parametrize(

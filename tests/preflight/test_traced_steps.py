@@ -333,6 +333,27 @@ def test_a_framework_that_passes_no_closure() -> None:
     assert (found.where.line, found.where.op) == (line_after(train, 1), "log")
 
 
+def test_weights_that_are_bad_again_after_a_roll_back_do_not_stop_the_script() -> None:
+
+    def work() -> None:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-2, momentum=0.9)
+
+        def train(x: Tensor) -> None:
+            optimizer.zero_grad()
+            net(x).square().mean().backward()
+            optimizer.step()
+            for p in net.parameters():
+                p.data.copy_(p.data * (x.new_zeros(1) / x.new_zeros(1)))
+
+        for x in torch.randn(5, 8, 4):
+            train(x)
+
+    report = run_guarded(work, settings=Settings()).report
+    assert "HD911" not in {item.code for item in report.findings}
+
+
 def test_targets_that_are_masked_too_late() -> None:
     def loss_of(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         error = (net(x) - y).square()

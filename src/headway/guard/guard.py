@@ -363,7 +363,7 @@ class Guard:
             return
         self._rerun.close()
         self._missing.close(well=well)
-        self._protected(partial(self._session.finish, well=well))
+        self._protected(partial(self._session.finish, well=well, last=last))
         self._closed = True
         if self._origins is not None:
             self._origins.close()

@@ -233,12 +233,13 @@ class Session:
         bad = self.bad_samples
         return None if bad is None else partial(bad.rescue, loader)
 
-    def finish(self, *, well: bool) -> None:
-        """The run is over; `well`: no error stopped it."""
+    def finish(self, *, well: bool, last: bool = True) -> None:
+        """The run is over; `well`: no error stopped it. Not `last`: another guard takes over, at a
+        backward pass, whose weights must stay as they are."""
         if device_is_lost():
             return
         self.machine.flush()
-        if well and not self.outcomes.halted:
+        if well and last and not self.outcomes.halted:
             self.recovery.check_at_end()
         self.recovery.close(well=well)
 

@@ -18,6 +18,8 @@ FAR = 10.0
 """Values are unusual if they are this many times larger or smaller than those of the others …"""
 APART = 3.0
 """… and this many times the largest of them."""
+MOST_ALIKE = 0.25
+"""Share of the other samples that may be as unusual: they did not fail, by chance."""
 
 
 def find_common(failing_step: FailingStep, batch: int, rows: Sequence[int]) -> str:
@@ -63,10 +65,14 @@ def _of_numbers(flat: Tensor, rows: Sequence[int], others: Sequence[int], name: 
     wide = flat.shape[1] > 1  # a single 0 or any single number is nothing special
     if wide and bool((theirs == 0).all()) and not bool((sizes[list(others)] == 0).any()):
         return f"{name} that are all 0"
-    pooled = [float(sizes[list(some)].square().mean().sqrt()) for some in (rows, others)]
-    largest = float(sizes[list(others)].max())
-    if float(theirs.min()) > max(FAR * usual, APART * largest):
-        return f"{name} about {_round(pooled[0] / pooled[1])} times the usual"
+    alike = [row for row in others if float(sizes[row]) > FAR * usual]
+    rest = sorted(set(others) - set(alike))
+    far = [*rows, *(alike if len(alike) <= MOST_ALIKE * len(others) else ())]
+    largest = float(sizes[rest if len(far) > len(rows) else list(others)].max())
+    if float(sizes[far].min()) > max(FAR * usual, APART * largest):
+        pooled = [float(sizes[list(some)].square().mean().sqrt()) for some in (far, rest)]
+        more = f", like {len(alike)} more of the batch" if alike else ""
+        return f"{name} about {_round(pooled[0] / pooled[1])} times the usual{more}"
     constant = (flat == flat[:, :1]).all(dim=1)
     alone = bool(constant[list(rows)].all()) and not bool(constant[list(others)].any())
     return f"{name} that are constant" if alone and wide else ""

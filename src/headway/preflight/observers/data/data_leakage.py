@@ -237,8 +237,11 @@ SPLITS = (
     r"\w*(oversampl|Oversampl|OverSampl)\w*\(|resample\(|duplicate\(|repeat_interleave\(",
     r"(train_test_split|random_split|KFold|ShuffleSplit)\(|\bsplit\w*\s*=|int\(\s*0?\.\d+\s*\*",
     r"randperm\(|permutation\(|\.shuffle\(",
+    r"\b(\w+_)?(val|valid|validation|test|eval|dev|held_?out)(_\w+|set|x|y)?\s*(,[^=]*)?="
+    r".*(Subset\(|\[.*:)",
 )
-"""What makes copies of rows, what splits them, and what mixes them before a split by hand."""
+"""What makes copies of rows, what splits them, what mixes them before a split by hand, and what
+takes the rows of a validation set."""
 
 
 class SharedRows(Observer):
