@@ -244,24 +244,30 @@ def main() -> None:
     for name in (name for name in TRAININGS if options.only in name):
         results.append(measure(name, sources, options.rounds))
         print(f"{name}: " + json.dumps(results[-1]["ratio"]), file=sys.stderr, flush=True)
+        if options.json:
+            save(options.json, machine, results)
     show(results)
-    if options.json:
-        record = {
-            "date": time.strftime("%Y-%m-%d"),
-            "machine": machine,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "threads": 1,
-            "median": {
-                what: {
-                    label: statistics.median(found[what][label] for found in results)
-                    for label in results[0][what]
-                }
-                for what in ("ratio", "opcodes", "calls", "files")
-            },
-            "results": results,
-        }
-        options.json.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def save(path: Path, machine: str, results: list[dict[str, Any]]) -> None:
+    """Written after each training, so that an interrupted run is not lost."""
+    record = {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": machine,
+        "load": os.getloadavg()[0],
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": 1,
+        "median": {
+            what: {
+                label: statistics.median(found[what][label] for found in results)
+                for label in results[0][what]
+            }
+            for what in ("ratio", "opcodes", "calls", "files")
+        },
+        "results": results,
+    }
+    path.write_text(json.dumps(record, indent=2) + "\n")
 
 
 if __name__ == "__main__":
