@@ -215,8 +215,10 @@ def _watch_backward(original: Any) -> Any:
         _depth += 1
         try:
             result = original(tensors, grad_tensors, *args, **kwargs)
-        except RuntimeError as error:
-            _restore_message(error)
+        except BaseException as error:
+            observers = []  # a traceback that somebody keeps must not keep them
+            if isinstance(error, RuntimeError):
+                _restore_message(error)
             raise
         finally:
             _depth -= 1
