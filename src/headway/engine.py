@@ -66,6 +66,8 @@ class Engine:
             ]
         self._strict = strict
         self._header: Header | None = None
+        self._size = 0
+        """Number of ranks."""
         self._rows = False
         """Whether steps are rows of a finished log."""
         self._segments: list[Header] = []
@@ -88,7 +90,7 @@ class Engine:
 
     def feed(self, record: Record) -> list[Finding]:
         """Pass one record to every check that can use it; returns their findings."""
-        if self._of_another_rank(record):
+        if self._size > 1 and self._of_another_rank(record):
             self.opened = []
             return []
         if type(record) is StepRecord:
@@ -210,7 +212,6 @@ class Engine:
         header = self._header
         return (
             header is not None
-            and header.world_size > 1
             and record.rank != header.rank
             and isinstance(record, (Header, StepRecord, SetupRecord))
         )
@@ -232,6 +233,7 @@ class Engine:
         new_segment = self._header is None or header.segment != self._header.segment
         found = self._end_training(header)
         self._header, self._rows = header, header.cadence == "rows"
+        self._size = header.world_size
         if new_segment:
             self._segments.append(header)
         context = Context(header, self._places)

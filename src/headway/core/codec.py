@@ -11,7 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headway.core.numbers import decode_number, decode_numbers, encode_number, encode_numbers
+from headway.core.numbers import (
+    decode_number,
+    decode_numbers,
+    encode_number,
+    encode_numbers,
+    encode_values,
+)
 from headway.core.records import (
     Column,
     EventRecord,
@@ -80,7 +86,7 @@ def _step_to_json(record: StepRecord) -> dict[str, Any]:
         "seg": record.segment,
         "seq": record.seq,
         "step": record.step,
-        "v": {name: encode_number(value) for name, value in record.values.items()},
+        "v": encode_values(record.values),
     }
     if record.columns:
         line["c"] = {name: _column_to_json(column) for name, column in record.columns.items()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 _NONFINITE_BY_NAME = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -20,6 +21,13 @@ def encode_number(value: float) -> float | str:
     if math.isnan(value):
         return "NaN"
     return "Infinity" if value > 0 else "-Infinity"
+
+
+def encode_values(values: Mapping[str, float]) -> Mapping[str, float | str]:
+    """The same of each value; at every step, where almost always all are finite."""
+    if all(map(math.isfinite, values.values())):
+        return dict(values)
+    return {name: encode_number(value) for name, value in values.items()}
 
 
 def decode_number(value: object) -> float:
@@ -58,7 +66,7 @@ def decode_numbers(value: Any) -> Any:
 
 def round_digits(value: float, digits: int = 6) -> float:
     """The value rounded to `digits` significant digits; non-finite values unchanged."""
-    return float(f"{value:.{digits}g}")
+    return float(f"{value:.6g}" if digits == 6 else f"{value:.{digits}g}")
 
 
 def say(value: float, digits: int = 3) -> str:

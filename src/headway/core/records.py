@@ -37,6 +37,9 @@ class Column:
         return iter(zip(self.index, self.values, strict=True))
 
 
+_PLAIN = Signal()
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """Describes the run; the first record of a stream, repeated if a segment changes it."""
@@ -63,13 +66,13 @@ class Header:
 
     def steps_per_value(self, name: str) -> int:
         """Number of steps that one value of a signal stands for."""
-        signal = self.signals.get(name, Signal())
+        signal = self.signals.get(name, _PLAIN)
         # In a log the values between two rows are missing; a live run samples others in between.
         return signal.steps if self.cadence == "rows" else signal.span
 
     def steps_per_label(self, name: str) -> int:
         """Steps from one record number to the next: more than 1 if a log counts epochs."""
-        return self.signals.get(name, Signal()).per_label if self.cadence == "rows" else 1
+        return self.signals.get(name, _PLAIN).per_label if self.cadence == "rows" else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +88,13 @@ class StepRecord:
     """The update was skipped; weights unchanged."""
     rank: int = 0
 
-    def family(self, name: str) -> Iterator[tuple[str, float]]:
+    def family(self, name: str) -> Sequence[tuple[str, float]]:
         """The scalar of every optimizer: `grad_norm`, `grad_norm#1`, …"""
         values = self.values
-        if name in values:
-            yield name, values[name]
-        if self._has_namesakes():
-            for key, value in values.items():
-                if key != name and family(key) == name:
-                    yield key, value
-
-    def _has_namesakes(self) -> bool:
-        return "optimizers" in self.values
+        if "optimizers" not in values:
+            return ((name, values[name]),) if name in values else ()
+        found = [(key, value) for key, value in values.items() if family(key) == name]
+        return sorted(found, key=lambda item: item[0] != name)  # the first optimizer's first
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice, pairwise
+from math import isfinite
 from statistics import median, median_low
 from typing import Any
 
@@ -35,13 +36,13 @@ class Window:
 
     def push(self, value: float) -> bool:
         """Add a value and drop the oldest. False, without a change, if it is not finite."""
-        if not math.isfinite(value):
+        if not isfinite(value):
             return False
-        self._recent.append(value)
-        insort(self._sorted, value)
-        if len(self._recent) > self.size:
-            oldest = self._recent.popleft()
-            del self._sorted[bisect_left(self._sorted, oldest)]
+        recent, ordered = self._recent, self._sorted
+        recent.append(value)
+        insort(ordered, value)
+        if len(recent) > self.size:
+            del ordered[bisect_left(ordered, recent.popleft())]
         return True
 
     def clear(self) -> None:
@@ -63,7 +64,7 @@ class Window:
         """The mean of the oldest `count` values. NaN when there are fewer."""
         if len(self._recent) < count:
             return math.nan
-        return sum(self._recent[at] for at in range(count)) / count
+        return sum(islice(self._recent, count)) / count
 
     @property
     def low(self) -> float:

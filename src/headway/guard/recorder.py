@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,8 +28,7 @@ from headway.core.records import (
 from headway.core.signals import Signal
 from headway.engine import Engine
 from headway.errors import RunDirInUse
-from headway.guard.measure.sampling import SamplingPlan
-from headway.guard.ranks.rank_table import COLUMNS
+from headway.guard.measure.sampling import SamplingPlan, sampled_signals
 from headway.output.notices import Notices, Notifier, logger
 from headway.output.trackers.tracker_group import TrackerGroup, open_trackers
 from headway.policy import Action, Ladder, Policy, Rung, StepVerdict
@@ -44,31 +44,14 @@ if TYPE_CHECKING:
 # Every record gets a place in the stream, goes to the run directory and to the checks. A
 # post-mortem reads from the run directory, record by record, what the live engine received.
 
-_SAMPLED = (
-    "host_rss_bytes",
-    "device_allocated_bytes",
-    "param/grad_norm",
-    "param/clip_coef",
-    "param/weight_norm",
-    "param/update_ratio",
-    "buffer/norm",
-    *COLUMNS,
-)
-
-
-def _sampled_signals(sampling_plan: SamplingPlan) -> dict[str, Signal]:
-    """Signals that are not in every step."""
-    return {
-        **{name: Signal(every=sampling_plan.every) for name in _SAMPLED},
-        "graphs_kept": Signal(every=sampling_plan.graphs_every),
-        "param/grad_zero_share": Signal(every=sampling_plan.zeros_every),
-        "rank/weights_hash": Signal(every=sampling_plan.weights_every),
-    }
-
-
 ALWAYS = ("grad_norm", "lr", "grads_carried", "grad_nonfinite_tensors", "step_time_s")
 """Measured at every step: where a record has no value, it is zero."""
 WITH_SCALER = ("loss_scale", "scaler_skipped")
+FAST_STEP_SECONDS = 0.01
+"""Steps that follow each other within this time are passed on together."""
+MAX_WAITING = 63
+MAX_WAITING_SECONDS = 0.1
+"""How many of them, and for how long."""
 LOCK_SECONDS = 2.0
 """Seconds that another thread waits for its turn to record."""
 
@@ -106,8 +89,11 @@ class Recorder:
         sampling_plan: SamplingPlan | None = None,
     ) -> None:
         """`rank` names the files; `ranks` write one run together."""
-        self._sparse = _sampled_signals(sampling_plan or SamplingPlan())
-        self.engine = Engine(settings)
+        self._sparse = sampled_signals(sampling_plan or SamplingPlan())
+        self._engine = Engine(settings)
+        self._waiting: list[StepRecord] = []
+        """Steps that the checks and the run directory have not received yet."""
+        self._last_step_at = self._waiting_since = 0.0
         self._ladders: defaultdict[str, Ladder] = defaultdict(Ladder)
         self.actions: deque[Action] = deque(maxlen=10_000)
         self.axes: dict[str, Sequence[str]] = {}
@@ -156,6 +142,12 @@ class Recorder:
             if self.writer is None or self.writer.broken or in_script.is_requested()
             else HeartbeatWriter.open(self.writer.path, rank=rank, segment=self._segment)
         )
+
+    @property
+    def engine(self) -> Engine:
+        """The checks, which have seen all records."""
+        self._pass_on_waiting()
+        return self._engine
 
     @property
     def segment(self) -> int:
@@ -223,12 +215,19 @@ class Recorder:
         held: bool,
     ) -> None:
         """Record the numbers of a step."""
-        self.declare([name for name in (*values, *columns) if name not in self._signals])
+        known = self._signals.keys()
+        if not (values.keys() <= known and columns.keys() <= known):
+            self.declare([*values, *columns])
         with self._lock:
             record = StepRecord(
                 self._segment, self._next(), step, values, columns, held=held, rank=self._shown_rank
             )
-            self._emit(record, now=held)
+            # A fast loop passes its steps on together: the checks then run with warm caches, and
+            # the steps in between with those of the script.
+            if self._may_wait() and not held and not self._header_due:
+                self._waiting.append(record)
+            else:
+                self._emit(record, now=held)
 
     def ladder(self, optimizer: str = "") -> Ladder:
         """How far an optimizer has escalated. Each optimizer has its own ladder."""
@@ -294,7 +293,8 @@ class Recorder:
         return self.writer.path
 
     def flush(self) -> None:
-        """Write everything to disk."""
+        """Pass on every record, and write everything to disk."""
+        self._pass_on_waiting()
         if self.writer:
             self.writer.flush()
 
@@ -302,7 +302,26 @@ class Recorder:
         self._seq += 1
         return self._seq
 
+    def _may_wait(self) -> bool:
+        now = time.monotonic()
+        fast, self._last_step_at = now - self._last_step_at < FAST_STEP_SECONDS, now
+        if not self._waiting:
+            self._waiting_since = now
+        return (
+            fast
+            and len(self._waiting) < MAX_WAITING
+            and now - self._waiting_since < MAX_WAITING_SECONDS
+        )
+
+    def _pass_on_waiting(self) -> None:
+        if self._waiting:
+            with self._lock:
+                waiting, self._waiting = self._waiting, []
+                for record in waiting:
+                    self._pass_on(record, now=False)
+
     def _emit(self, record: Record, *, now: bool = False) -> None:
+        self._pass_on_waiting()
         if self._header_due:
             self._header_due = False
             self._pass_on(self._header(), now=False)
@@ -311,9 +330,10 @@ class Recorder:
     def _pass_on(self, record: Record, *, now: bool) -> None:
         if self.writer:
             self.writer.write(record, now=now)
-        self.engine.feed(record)
-        if self.engine.opened:
-            self._report(self.engine.opened)
+        engine = self._engine
+        engine.feed(record)
+        if engine.opened:
+            self._report(engine.opened)
         for listener in self.listeners:
             listener(record)
 

@@ -130,7 +130,8 @@ class StepHooks:
         protected = self._protected
         if step.vote is not None:
             step.vote.step_begins()
-        protected(step.transfer.collect)
+        if step.transfer.lag:
+            protected(step.transfer.collect)
         if protected.tripped:
             self._failed_rank.hear(step)
         if self._rerun.pending:  # after this step the weights are different

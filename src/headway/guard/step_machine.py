@@ -203,8 +203,8 @@ class StepMachine:
         if self._rerun.rng_before is None:
             samples = nonfinite_scan.batch_size(batch) or 0
         else:
-            tensors = list(nonfinite_scan.batch_tensors(batch))
-            samples = next((tensor.shape[0] for tensor in tensors if tensor.ndim), 0)
+            tensors = nonfinite_scan.attached_tensors(batch)
+            samples = nonfinite_scan.row_count(tensors) or 0
             kept.watch_for_changes(tensors, copy=self._rerun.copy_batches)
         self.batch_history.add(batch, samples)
         self._host.batch_handed(waited, samples)
@@ -248,7 +248,7 @@ class StepMachine:
         self._state = StepState.FORWARD
         if self._origins is not None:
             self._origins.backward_ended()
-        losses = [self._scaling.unscaled(root) for root in roots]
+        losses = [*map(self._scaling.unscaled, roots)]
         components, self._components = self._components, {}
         if self._batches:
             self._batches[-1].losses.extend(losses)

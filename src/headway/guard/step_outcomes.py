@@ -74,6 +74,9 @@ class StepOutcomes:
         self.halted = False
         self._halt_error: TrainingHalted | None = None
         self._usual: dict[str, float] = {}
+        self._names: tuple[str, ...] = ()
+        self._losses: list[str] = []
+        """The values of the last good step, and those of them that are losses."""
         self._assembly: StepRecordBuilder | None = None
         self._group_rates: list[float] = []
         self._scaler_skips = 0
@@ -184,9 +187,12 @@ class StepOutcomes:
             self._recorder.extend_axis("group", groups)
 
     def _learn_usual(self, assembly: StepRecordBuilder) -> None:
-        for name, value in assembly.values.items():
-            if name == "loss" or name.startswith("loss/"):
-                self._usual[name] = value
+        recorded = tuple(assembly.values)
+        if recorded != self._names:
+            self._names = recorded
+            self._losses = [n for n in recorded if n == "loss" or n.startswith("loss/")]
+        for name in self._losses:
+            self._usual[name] = assembly.values[name]
         column = assembly.columns.get("param/grad_norm")
         if column is not None:
             names = self._inspection.parameter_index.names

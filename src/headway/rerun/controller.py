@@ -120,9 +120,13 @@ class RerunController:
         self.rng_before = RngState() if self._left else None
 
     def on_good_step(self, context: StepContext) -> None:
-        changed = any(kept.changed for kept in context.batches)
+        changed = False
+        for kept in context.batches:
+            changed = changed or kept.changed
         self.copy_batches = self.copy_batches or changed
-        self._healthy = [kept for kept in context.batches[-1:] if not (changed and kept.lost)]
+        self._healthy = context.batches[-1:]
+        if changed:
+            self._healthy = [kept for kept in self._healthy if not kept.lost]
         self._moved, self._moved_iteration = context.before, context.iteration
         pending = self._pending
         if pending is not None and (
@@ -182,6 +186,9 @@ class RerunController:
 
     def step_complete(self) -> None:
         """`optimizer.step()` is over: explain a bad step from its trace, or trace the next ones."""
+        if self._missed is None and self.tracer.idle and self.unexplained.first is None:
+            self.tracer.step_over(self._host)
+            return  # as after almost every step
         missed = self._collect_missed()
         self._protected.spare(TRACING, self.tracer.step_over, self._host)
         if missed is not None:

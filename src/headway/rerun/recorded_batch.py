@@ -228,7 +228,7 @@ class RecordedBatch:
 
     def watch_for_changes(self, tensors: Iterable[Tensor], *, copy: bool) -> None:
         """Record the state of its tensors; with `copy`, so that they can be restored."""
-        tensors = [tensor for tensor in tensors if not tensor.is_inference()]
+        tensors = _without_inference(tensors)
         self.versions = sum(map(tensor_version, tensors))
         if copy and sum(tensor.nbytes for tensor in tensors) <= MAX_COPIED_BYTES:
             self.copies = [tensor.detach().clone() for tensor in tensors]
@@ -340,13 +340,18 @@ def _versions(batch: Any) -> int:
 
 
 def _changeable(batch: Any) -> list[Tensor]:
-    return [tensor for tensor in nonfinite_scan.batch_tensors(batch) if not tensor.is_inference()]
+    return _without_inference(nonfinite_scan.attached_tensors(batch))
+
+
+def _without_inference(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Those that count their changes."""
+    return [tensor for tensor in tensors if not tensor.is_inference()]
 
 
 @torch.no_grad()
 def _fill(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
     for tensor, value in zip(tensors, values, strict=True):
-        tensor.copy_(value)
+        tensor.detach().copy_(value)
 
 
 def freeze_index(value: Any) -> Index:

@@ -83,6 +83,11 @@ class StepTracer:
         return self._session is not None
 
     @property
+    def idle(self) -> bool:
+        """Whether no step is traced, and no origin of one waits to be recorded."""
+        return self._session is None and not self._results
+
+    @property
     def trace(self) -> LastingTrace | None:
         """The trace in force."""
         return None if self._session is None else self._session.trace

@@ -117,9 +117,8 @@ class RunDirWriter:
 
     def write(self, record: Record, *, now: bool = False) -> None:
         """Add a record; with `now` it is written to disk at once."""
-        self._attempt(lambda: self._take(record))
-        due = time.monotonic() - self._flushed_at > FLUSH_SECONDS
-        if now or due or self._bytes > FLUSH_BYTES:
+        self._attempt(self._take, record)
+        if now or self._bytes > FLUSH_BYTES or time.monotonic() - self._flushed_at > FLUSH_SECONDS:
             self.flush()
 
     def flush(self) -> None:
@@ -133,11 +132,11 @@ class RunDirWriter:
         if self.remote is not None:
             self.remote.close()
 
-    def _attempt(self, work: Callable[[], None]) -> None:
+    def _attempt(self, work: Callable[..., None], *records: Record) -> None:
         if self.broken:
             return
         try:
-            work()
+            work(*records)
         except RunDirInUse:
             raise
         except Exception as error:  # losing the records is better than losing the run
@@ -181,13 +180,19 @@ class RunDirWriter:
         return self.path / (f"events.rank{self.rank}.jsonl" if self.rank else "events.jsonl")
 
     def _take(self, record: Record) -> None:
-        for chosen in [record] if self._sparse is None else self._sparse.choose(record):
+        if self._sparse is None:
+            self._add(record)
+            return
+        for chosen in self._sparse.choose(record):
             self._add(chosen)
 
     def _add(self, record: Record) -> None:
         line = _line(record)
-        (self._steps if isinstance(record, StepRecord) else self._events).append(line)
         self._bytes += len(line)
+        if type(record) is StepRecord:
+            self._steps.append(line)
+            return
+        self._events.append(line)
         if isinstance(record, Header) and self.rank == 0:
             self._write_header(line)
 
@@ -244,7 +249,10 @@ def append_events(run_dir: Path, rank: int, events: Sequence[tuple[int, str, Any
 
 
 def _line(record: Record) -> str:
-    return json.dumps(to_json(record), separators=(",", ":"), allow_nan=False, default=str)
+    return _encode(to_json(record))
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=str).encode
 
 
 def _last_segment(path: Path) -> int:

@@ -86,15 +86,27 @@ def scan_batch(batch: Any, indices: Sequence[Any] = ()) -> Iterator[BadTensor]:
 
 def batch_size(batch: Any) -> int | None:
     """How many samples a batch holds: the first dimension of its first tensor."""
-    for _, tensor in _tensors_in(batch, "batch", MAX_DEPTH):
-        if tensor.ndim > 0:
+    return row_count(attached_tensors(batch))
+
+
+def batch_tensors(batch: Any) -> list[Tensor]:
+    """The tensors of a batch, however it is nested."""
+    return [tensor.detach() for tensor in attached_tensors(batch)]
+
+
+def attached_tensors(batch: Any) -> list[Tensor]:
+    """The same, the very objects that the batch holds: for their versions, at every step."""
+    found: list[Tensor] = []
+    _collect(batch, MAX_DEPTH, found)
+    return found
+
+
+def row_count(tensors: Sequence[Tensor]) -> int | None:
+    """The first dimension of the first that has one."""
+    for tensor in tensors:
+        if tensor.ndim:
             return int(tensor.shape[0])
     return None
-
-
-def batch_tensors(batch: Any) -> Iterator[Tensor]:
-    """The tensors of a batch, however it is nested."""
-    return (tensor for _, tensor in _tensors_in(batch, "batch", MAX_DEPTH))
 
 
 def is_on_host(batch: Any) -> bool:
@@ -176,6 +188,25 @@ def _tensors_in(value: Any, name: str, depth: int) -> Iterator[tuple[str, Tensor
     elif hasattr(value, "__dataclass_fields__"):
         for key in value.__dataclass_fields__:
             yield from _tensors_in(getattr(value, key), f"{name}.{key}", depth - 1)
+
+
+def _collect(value: Any, depth: int, found: list[Tensor]) -> None:
+    if isinstance(value, Tensor):
+        found.append(value)
+    elif depth == 0:
+        return
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            if isinstance(item, Tensor):
+                found.append(item)
+            else:
+                _collect(item, depth - 1, found)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            _collect(item, depth - 1, found)
+    elif hasattr(value, "__dataclass_fields__"):
+        for key in value.__dataclass_fields__:
+            _collect(getattr(value, key), depth - 1, found)
 
 
 def _locate_nonfinite(tensor: Tensor) -> dict[str, Any]:

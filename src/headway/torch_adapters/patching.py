@@ -206,21 +206,24 @@ def _watch_backward(original: Any) -> Any:
     @functools.wraps(original)  # `inspect.unwrap` finds torch's own
     def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
         global _depth
-        roots = _scalars(tensors) if grad_tensors is None and _depth == 0 else ()
-        if _depth == 0:
-            for observer in _listening():
-                observer.backward_begins(roots)
+        if _depth:  # one inside another
+            return original(tensors, grad_tensors, *args, **kwargs)
+        roots = _scalars(tensors) if grad_tensors is None else ()
+        known, observers = _listeners, _listening()
+        for observer in observers:
+            observer.backward_begins(roots)
         _depth += 1
         try:
             result = original(tensors, grad_tensors, *args, **kwargs)
-        except RuntimeError as error:
-            _restore_message(error)
+        except BaseException as error:
+            observers = []  # a traceback that somebody keeps must not keep them
+            if isinstance(error, RuntimeError):
+                _restore_message(error)
             raise
         finally:
             _depth -= 1
-        if _depth == 0:
-            for observer in _listening():
-                observer.backward_ended(roots)
+        for observer in observers if known is _listeners else _listening():
+            observer.backward_ended(roots)
         return result
 
     return backward
@@ -245,7 +248,9 @@ def _restore_message(error: RuntimeError) -> None:
 
 
 def _scalars(tensors: Any) -> Sequence[Tensor]:
-    given = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+    if isinstance(tensors, Tensor):
+        return (tensors,) if tensors.numel() == 1 else ()
+    given = tuple(tensors)
     return tuple(item for item in given if isinstance(item, Tensor) and item.numel() == 1)
 
 

@@ -112,11 +112,19 @@ class BufferBackup:
                 found.append(position)
         return found
 
-    @torch.no_grad()
     def renew(self) -> None:
         """Take the present buffers for good."""
+        touched = self.touched() if self._homes else ()
+        if touched:
+            self._copy(touched)
+        if self._hooks is not None:
+            with torch.no_grad():
+                self._hooks.renew()
+
+    @torch.no_grad()
+    def _copy(self, touched: Iterable[int]) -> None:
         pairs: list[tuple[Tensor, Tensor]] = []
-        for position in self.touched():
+        for position in touched:
             buffer, copy = self.current(position), self._copies[position]
             assert buffer is not None
             if copy is not None and _alike(copy, buffer):
@@ -127,8 +135,6 @@ class BufferBackup:
             self.changing.add(position)
         if pairs:
             torch._foreach_copy_([copy for copy, _ in pairs], [buffer for _, buffer in pairs])
-        if self._hooks is not None:
-            self._hooks.renew()
 
     @torch.no_grad()
     def restore(self) -> int:

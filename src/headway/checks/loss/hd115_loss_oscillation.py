@@ -96,8 +96,9 @@ class LossOscillation(Check):
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         loss = record.values.get("loss")
-        losses = {value for _, value in record.family("loss")}
-        self.several = self.several or len(losses) > 1
+        if "optimizers" in record.values:
+            losses = {value for _, value in record.family("loss")}
+            self.several = self.several or len(losses) > 1
         if loss is None or record.held or self.reported or self.several or not math.isfinite(loss):
             return
         column = record.columns.get("param/update_ratio")

@@ -75,9 +75,8 @@ class OpenRun:
 
     def flush(self) -> None:
         """Write the buffered lines to disk; in a forked child, nothing."""
-        writer = self._recorder.writer
-        if writer is not None and os.getpid() == self._pid:
-            writer.flush()
+        if os.getpid() == self._pid:
+            self._recorder.flush()
 
     def thread_failed(self, error: BaseException, name: str) -> None:
         """An exception ended a thread; if it is the one that trains, the run is over."""

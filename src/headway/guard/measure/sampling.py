@@ -11,6 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from headway.core.signals import Signal
 from headway.guard.endings.host_memory import portable_rss
 from headway.guard.measure.gradient_measure import to_one_device
 from headway.guard.memory import retained_graphs
@@ -110,8 +111,8 @@ def device_allocated_bytes(device: torch.device) -> int | None:
 
 def _rss_of(pid: int) -> int | None:
     try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * _page_bytes()
+        with open(f"/proc/{pid}/statm", "rb", buffering=0) as file:
+            return int(file.read(128).split()[1]) * _page_bytes()
     except (OSError, IndexError, ValueError):
         return portable_rss(pid)
 
@@ -161,3 +162,25 @@ FULL_SAMPLING = SamplingPlan(
     max_elements=1 << 27,
 )
 """For preflight: everything at every step."""
+
+
+_SAMPLED = (
+    "host_rss_bytes",
+    "device_allocated_bytes",
+    "param/grad_norm",
+    "param/clip_coef",
+    "param/weight_norm",
+    "param/update_ratio",
+    "buffer/norm",
+    *rank_table.COLUMNS,
+)
+
+
+def sampled_signals(sampling_plan: SamplingPlan) -> dict[str, Signal]:
+    """Signals that are not in every step."""
+    return {
+        **{name: Signal(every=sampling_plan.every) for name in _SAMPLED},
+        "graphs_kept": Signal(every=sampling_plan.graphs_every),
+        "param/grad_zero_share": Signal(every=sampling_plan.zeros_every),
+        "rank/weights_hash": Signal(every=sampling_plan.weights_every),
+    }

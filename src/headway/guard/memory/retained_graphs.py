@@ -149,7 +149,8 @@ class GraphRetention:
 
     def _attends(self, step: int) -> bool:
         """Whether this step matters: a probe needs the newest nodes of the two steps before it."""
-        return bool(self._attempts) or any(self._is_probe(step + ahead) for ahead in (0, 1, 2))
+        # Whether `_is_probe` holds for this step or one of the next two; this is asked at each.
+        return bool(self._attempts) or step - self._first < AT_FIRST or -step % self._every <= 2
 
     def _watch(self, step: int, starts: Sequence[Any]) -> None:
         if step != self._step:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.autograd import Variable
 
-from headway.torch_adapters.local_gradients import find_hook_states
+from headway.torch_adapters.process_groups.local_gradients import find_hook_states
 from headway.torch_adapters.process_groups.rank_group import find_replicas
 
 Replica = nn.parallel.DistributedDataParallel
