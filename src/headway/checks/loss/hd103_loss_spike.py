@@ -225,7 +225,7 @@ class LossSpike(Check):
         if level <= 0 or spike["steps"] < limits.block_steps:
             return False
         far = spike["least"] >= BLOCK_LEAST * level and spike["least"] >= BLOCK_START * start
-        return far and spike["peak"] >= limits.block_ratio * level
+        return bool(far and spike["peak"] >= limits.block_ratio * level)
 
 
 def _calm_run_limit(losses: list[float], progress: float) -> float:
