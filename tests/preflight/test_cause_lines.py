@@ -197,3 +197,17 @@ def test_a_token_that_the_loss_ignores() -> None:
     assert "cross_entropy" in line_of(checked, "HD119") or "model(ids" in line_of(checked, "HD119")
     checked = watch(lambda: learn(Tokens(), padded_rows, ignored=0), max_steps=None)
     assert "HD119" not in [item.code for item in checked.report.findings]
+
+
+class Attended(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.score, self.head = nn.Linear(6, 1), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x * self.score(x).softmax(-1))  # over one element
+
+
+def test_the_op_that_ends_a_gradient() -> None:
+    found = line_of(watch(lambda: train(Attended()), max_steps=12), "HD205")
+    assert found.endswith("# over one element")

@@ -121,21 +121,6 @@ def add_function_name(place: Location) -> Location:
     return Location(place.file, place.line, _function_around(place.file, place.line))
 
 
-def find_growing_line(file: str, name: str) -> Location | None:
-    """The one line of a file that adds to a variable or attribute: `total += loss`,
-    `losses.append(loss)`; None where there is none, or more than one."""
-    last = re.escape(re.split(r"[.\[]", name)[-1] or name)
-    grows = re.compile(
-        rf"\b{last}\s*(\+=|\.(append|extend|add)\(|=\s*(\w+\.)?{last}\s*\+|\[.*\]\s*=[^=])"
-    )
-    found = [
-        number
-        for number, text in enumerate(linecache.getlines(file), start=1)
-        if grows.search(text.partition("#")[0])
-    ]
-    return add_function_name(Location(file, found[0])) if len(found) == 1 else None
-
-
 def _function_around(file: str, line: int) -> str | None:
     try:
         tree = ast.parse("".join(linecache.getlines(file)))

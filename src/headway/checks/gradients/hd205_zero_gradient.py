@@ -123,7 +123,7 @@ class ZeroGradient(Check):
 
     def _finding(self, names: list[str], samples: int) -> Finding:
         reverse = all(re.search(r"weight_hh_l\d+_reverse$", name) for name in names)
-        place = self.context.places.get("last_step") if reverse else None
+        place = self.context.places.get("last_step" if reverse else "zero_gradient")
         file, line = (
             (place.get("file"), place.get("line")) if isinstance(place, Mapping) else (None,) * 2
         )

@@ -21,6 +21,8 @@ TWO_SIDED = 1.96 * math.sqrt(2)
 """The same quantile of the absolute difference of two normal losses, in standard deviations."""
 CALM, SMALLEST = 15.0, 1.2
 """In a log: a rise by this many standard deviations and by this factor is a spike, too."""
+BLOCK_LEAST, BLOCK_START = 20.0, 10.0
+"""A block of outliers: each step at this multiple of the usual loss, and of the first losses."""
 GROWN = 2.0
 """A spike that grows to this multiple of its first step comes from the updates, not a batch."""
 
@@ -46,7 +48,9 @@ class LossSpike(Check):
     counts as the run's new level. The spike is then reported, at its first step.
 
     ## False alarms
-    A single spike is information, whatever its height. The third spike within 500 steps is a
+    A single spike is information, whatever its height, unless it is a block of at least 3 steps
+    that are all 20 times the usual loss and 10 times the first losses, with a peak of 50 times:
+    that is a warning, because no new task looks like it. The third spike within 500 steps is a
     warning if each lasted 5 steps, grew after its first step and undid half of the progress. New
     data (a curriculum) are hardest in their first step, so such jumps do not count. Skipped steps
     are ignored, because their batch did no damage.
@@ -87,6 +91,10 @@ class LossSpike(Check):
         """Number of spikes with possible damage that is a warning."""
         within: int = 500
         """Steps within which these spikes must occur."""
+        block_steps: int = 3
+        """Length of a block of outliers that is a warning by itself …"""
+        block_ratio: float = 50.0
+        """… and its peak, as a multiple of the usual loss."""
 
     def start(self) -> None:
         self.seen = 0
@@ -113,10 +121,12 @@ class LossSpike(Check):
             if loss > limit:
                 spike = self.spikes.setdefault(
                     name,
-                    {"at": moment_of(record), "first": loss, "peak": loss, "steps": 0}
+                    {"at": moment_of(record), "first": loss, "peak": loss, "least": loss}
+                    | {"steps": 0}
                     | {"level": window.median, "limit": limit},
                 )
                 spike["peak"] = max(spike["peak"], loss)
+                spike["least"] = min(spike["least"], loss)
                 spike["steps"] += 1
                 if spike["steps"] >= self.limits.patience:
                     window.clear()
@@ -155,8 +165,11 @@ class LossSpike(Check):
         """The largest loss in bounds; infinite if no computation is needed to see that it is
         fine."""
         limits = self.limits
-        if len(window) < limits.grace or loss <= window.high:
+        if loss <= window.high or name not in self.starts:
             return math.inf
+        if len(window) < limits.grace:
+            early = max(limits.block_ratio * window.median, BLOCK_START * self.starts[name])
+            return early if window.low > 0 and len(window) >= 2 * FIRST else math.inf
         start, level, upper = self.starts[name], window.median, window.quantile(UPPER)
         if window.low > 0 and start > 0:
             over = math.log(upper) - math.log(level)
@@ -175,6 +188,7 @@ class LossSpike(Check):
         spike = self.spikes.pop(name)
         count = self._damages(name, spike)
         clustered = count >= self.limits.cluster
+        block = self._is_block(name, spike)
         level, peak, steps = spike["level"], spike["peak"], spike["steps"]
         ratio = f", {say(peak / level)} times" if level > 0 else " from"
         again = f"; {count} such spikes in {self.limits.within} steps" if clustered else ""
@@ -184,7 +198,7 @@ class LossSpike(Check):
             f"{say(spike['limit'])}), was out of bounds for {steps} step{'s' * (steps > 1)} "
             f"{ending}{again}",
             subject=name,
-            severity=None if clustered else Severity.INFO,
+            severity=None if clustered or block else Severity.INFO,
             remedies=CLUSTERED if clustered else CLUSTERED[-1:],
             peak=peak,
             median=level,
@@ -204,6 +218,14 @@ class LossSpike(Check):
         recent = [at for at in self.damages.get(name, []) if self.seen - at < self.limits.within]
         self.damages[name] = [*recent, self.seen]
         return len(self.damages[name])
+
+    def _is_block(self, name: str, spike: dict[str, Any]) -> bool:
+        """Whether several batches in a row are of another kind than all others."""
+        limits, level, start = self.limits, spike["level"], self.starts.get(name, math.inf)
+        if level <= 0 or spike["steps"] < limits.block_steps:
+            return False
+        far = spike["least"] >= BLOCK_LEAST * level and spike["least"] >= BLOCK_START * start
+        return bool(far and spike["peak"] >= limits.block_ratio * level)
 
 
 def _calm_run_limit(losses: list[float], progress: float) -> float:

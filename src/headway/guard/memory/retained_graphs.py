@@ -14,6 +14,8 @@ the check HD803 decides whether it is a fault.
 from __future__ import annotations
 
 import gc
+import linecache
+import re
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -26,7 +28,7 @@ from torch import Tensor
 from headway.torch_adapters.autograd_graph import find_earliest_node, node_number, walk_graph
 from headway.torch_adapters.frames import (
     Location,
-    find_growing_line,
+    add_function_name,
     find_user_location,
     parse_traceback,
 )
@@ -274,7 +276,7 @@ class GraphRetention:
             if made.place is not None:
                 found.update(made.place.to_dict())
                 if holder is not None:
-                    grown = find_growing_line(made.place.file, holder.name)
+                    grown = _find_growing_line(made.place.file, holder.name)
                     found.update({} if grown is None else grown.to_dict())
         self._report_event(step, "retained", found)
 
@@ -319,3 +321,18 @@ def _is_old(tensor: Tensor, step: int) -> bool:
         for key in (_KEY, _LINE_KEY)
         if (token := node.metadata.get(key)) is not None
     )
+
+
+def _find_growing_line(file: str, name: str) -> Location | None:
+    """The one line of a file that adds to a variable or attribute: `total += loss`,
+    `losses.append(loss)`; None where there is none, or more than one."""
+    last = re.escape(re.split(r"[.\[]", name)[-1] or name)
+    grows = re.compile(
+        rf"\b{last}\s*(\+=|\.(append|extend|add)\(|=\s*(\w+\.)?{last}\s*\+|\[.*\]\s*=[^=])"
+    )
+    found = [
+        number
+        for number, text in enumerate(linecache.getlines(file), start=1)
+        if grows.search(text.partition("#")[0])
+    ]
+    return add_function_name(Location(file, found[0])) if len(found) == 1 else None

@@ -67,6 +67,7 @@ OBSERVERS = (
     "observers.loss.token_targets:TokenTargets",
     "observers.loss.token_weights:TokenWeights",
     "observers.loss.token_weights:IgnoredTokens",
+    "observers.loss.zero_gradients:ZeroGradientOps",
     "observers.loss.moving_targets:MovingTargets",
     "observers.loss.moving_targets:SharedTargets",
     "observers.optimizer.missed_clips:MissedClips",
