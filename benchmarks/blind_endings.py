@@ -112,6 +112,17 @@ class Script:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        for pid in self.left_over():  # torchrun starts each rank in a session of its own
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def left_over(self):
+        """The processes that still write to this run directory."""
+        own = str(self.run_dir).encode()
+        for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                if own in path.read_bytes().split(b"\0"):
+                    yield int(path.parent.name)
 
     def diagnose(self):
         answer = subprocess.run(
