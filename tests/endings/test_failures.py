@@ -13,6 +13,7 @@ import pytest
 import torch
 from support import warm_python
 from support.paired_trainings import events_of
+from support.trainings import nothing_else_trains
 from torch import nn
 
 from headway.config import Settings
@@ -49,7 +50,10 @@ FAILING_LINE = fail_with(ValueError()).__code__.co_firstlineno + 1
 
 
 def guarded(error: BaseException, run_dir: Path | None = None) -> Any:
-    return run_guarded(lambda: train(fail=fail_with(error)), settings=Settings(), run_dir=run_dir)
+    with nothing_else_trains():
+        return run_guarded(
+            lambda: train(fail=fail_with(error)), settings=Settings(), run_dir=run_dir
+        )
 
 
 def test_a_crash_under_run_names_the_users_line(tmp_path: Path) -> None:

@@ -533,6 +533,45 @@ def _no_frames(module: Any) -> None:
         assert op_frames.read_frame_context(1, in_backward=False) == op_frames.FrameContext()
 
 
+@case(
+    "torch.autograd.Variable._execution_engine",
+    "process_groups.bucket_order",
+    present=lambda module: _runs_backward(module._engine),
+)
+def _no_order_is_restored(module: Any) -> None:
+    module.find_replicas = lambda models: pytest.fail("no backward pass can be run")
+    module.restore([nn.Linear(2, 2)], [[0, 1]])
+
+
+def _runs_backward(engine: Any) -> None:
+    leaf = torch.ones(1, requires_grad=True)
+    engine.run_backward((leaf * 3,), (torch.ones(1),), False, False, (), True, True)
+    assert leaf.grad is not None
+    assert leaf.grad.item() == 3
+
+
+class _Replica:
+    static_graph = find_unused_parameters = False
+    mixed_precision = None
+
+    def _get_ddp_logging_data(self) -> dict[str, str]:
+        return {"rebuilt_per_bucket_param_indices": "1 0, 2"}
+
+
+def _order_is_read(module: Any) -> None:
+    assert module._order(_Replica()) == [1, 0, 2]
+    assert callable(nn.parallel.DistributedDataParallel._get_ddp_logging_data)
+
+
+@case(
+    "torch.nn.parallel.DistributedDataParallel._get_ddp_logging_data",
+    "process_groups.bucket_order",
+    present=_order_is_read,
+)
+def _no_order_is_known(module: Any) -> None:
+    assert module._order(_Replica()) == []
+
+
 def _objects_found(module: Any) -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

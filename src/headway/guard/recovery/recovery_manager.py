@@ -313,7 +313,7 @@ class RecoveryManager:
         self._guard_state.load_state_dict(own["guard"])
         if saved.is_own:
             rng.restore(own["rng"])
-        if saved.world_size == ranks > 1:
+        if saved.world_size == ranks > 2:  # the sum of two numbers has no order
             bucket_order.restore(self.training.models, own.get("buckets", ()))
         if saved.world_size != ranks:
             self._notices.once(

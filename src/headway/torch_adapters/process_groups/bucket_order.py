@@ -8,15 +8,23 @@ resumed run would differ from the uninterrupted run in the last bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd import Variable
 
+from headway.torch_adapters.private_parts import private_method, private_part
 from headway.torch_adapters.process_groups.local_gradients import find_hook_states
 from headway.torch_adapters.process_groups.rank_group import find_replicas
 
 Replica = nn.parallel.DistributedDataParallel
+_WITHOUT = "a resumed run on more than two ranks may differ in the last bits"
+_engine: Any = private_part("torch.autograd.Variable._execution_engine", None, without=_WITHOUT)
+_read_log: Any = private_method(
+    "torch.nn.parallel.DistributedDataParallel._get_ddp_logging_data",
+    lambda replica: {},
+    without=_WITHOUT,
+)
 
 
 def capture(models: Sequence[nn.Module]) -> list[list[int]]:
@@ -27,8 +35,8 @@ def capture(models: Sequence[nn.Module]) -> list[list[int]]:
 
 def restore(models: Sequence[nn.Module], orders: Sequence[Sequence[int]]) -> None:
     """Let each choose that order again, in a backward pass without meaning; on all ranks."""
-    replicas = find_replicas(models)
-    if len(replicas) != len(orders) or find_hook_states(models):
+    replicas = find_replicas(models) if _engine is not None else []
+    if not replicas or len(replicas) != len(orders) or find_hook_states(models):
         return
     for replica, order in zip(replicas, orders, strict=True):
         parameters = _reduced(replica)
@@ -40,8 +48,7 @@ def _order(replica: Replica) -> list[int]:
     special = getattr(replica, "mixed_precision", None) is not None
     if replica.static_graph or replica.find_unused_parameters or special:
         return []
-    read = getattr(replica, "_get_ddp_logging_data", None)
-    text = "" if read is None else str(read().get("rebuilt_per_bucket_param_indices", ""))
+    text = str(_read_log(replica).get("rebuilt_per_bucket_param_indices", ""))
     return [int(number) for number in text.replace(",", " ").split()]
 
 
@@ -63,8 +70,6 @@ def _run_backward(replica: Replica, parameters: Sequence[nn.Parameter]) -> None:
         replica.reducer.prepare_for_forward()
         replica.reducer.prepare_for_backward([])
         # Past the patches of `Tensor.backward`: this is no pass of the training.
-        Variable._execution_engine.run_backward(
-            (total,), (torch.ones_like(total),), False, False, (), True, True
-        )
+        _engine.run_backward((total,), (torch.ones_like(total),), False, False, (), True, True)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
