@@ -105,6 +105,12 @@ def equal(one: Any, other: Any) -> bool:
     return one == other or one != one
 
 
+@pytest.fixture
+def as_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process was started with a script, whatever has started the tests."""
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
+
+
 # What was written is read.
 
 
@@ -165,6 +171,7 @@ def test_every_tensor_file_loads_safely(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("as_script")
 def test_numbers_go_on_and_ranks_do_not_collide(tmp_path: Path) -> None:
     names = [written(tmp_path, explanation=replace(EXPLANATION, step=at)).name for at in (3, 9, 9)]
     assert names == ["1-step3", "2-step9", "3-step9"]
@@ -599,6 +606,7 @@ def test_a_hostile_pickle_runs_nothing(tmp_path: Path, whole: Path) -> None:
 # The page.
 
 
+@pytest.mark.usefixtures("as_script")
 def test_the_page_says_it_all(tmp_path: Path) -> None:
     page = (written(tmp_path) / "README.md").read_text()
     for words in (

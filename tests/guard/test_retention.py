@@ -94,7 +94,7 @@ def a_sum_of_losses(guarded: Guarded) -> Any:
         nonlocal total
         loss = error_of(net, batch)
         loss.backward()
-        total += loss
+        total += loss  # keeps it
         return loss
 
     return loop(guarded, body)
@@ -153,7 +153,7 @@ def every_fiftieth_loss(guarded: Guarded) -> Any:
         loss = error_of(net, batch)
         loss.backward()
         if number % 50 == 0:
-            logged.append(loss)
+            logged.append(loss)  # keeps it
         return loss
 
     return loop(guarded, body, steps=260)
@@ -219,13 +219,14 @@ def features_far_from_the_loss(guarded: Guarded) -> Any:
 
 
 LEAKS: dict[Training, tuple[Any, str, str | None]] = {
-    # training: (function of the line, what the line says, the holder)
+    # training: (function around the line, what the line says, the holder). The line that keeps the
+    # loss, if only one line of the file adds to the holder; else the line that made it.
     losses_in_a_list: (error_of, "# the loss", "list `kept` in body()"),
-    a_sum_of_losses: (error_of, "# the loss", "tensor `total` in body()"),
+    a_sum_of_losses: (a_sum_of_losses, "# keeps it", "tensor `total` in body()"),
     outputs_in_an_attribute: (Net.forward, "# the output", "list `bag.history['out']` in body()"),
     a_state_carried_on: (Net.forward, "# the state", None),
     a_scaled_loss_in_a_list: (error_of, "# the loss", "list `kept` in a_scaled_loss_in_a_list()"),
-    every_fiftieth_loss: (error_of, "# the loss", "list `logged` in body()"),
+    every_fiftieth_loss: (every_fiftieth_loss, "# keeps it", "list `logged` in body()"),
     the_second_backward_of_a_step: (error_of, "# the loss", "list `kept` in body()"),
     features_far_from_the_loss: (
         first_features,
@@ -261,7 +262,7 @@ def test_kept_graphs_are_found_by_the_line_that_made_them_and_no_number_changes(
 
 def assert_made_in(found: Finding, function: Any, words: str) -> None:
     assert found.where.file == __file__
-    assert found.where.function == function.__name__
+    assert found.where.function in (function.__name__, "body")
     lines, first = inspect.getsourcelines(function)
     [line] = [first + at for at, text in enumerate(lines) if text.rstrip().endswith(words)]
     assert found.where.line == line

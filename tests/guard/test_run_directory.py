@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -286,29 +284,3 @@ def test_numbers_of_a_step_are_those_of_the_training(tmp_path: Path) -> None:
         if "param/update_ratio" in step.columns:
             for at, ratio in step.columns["param/update_ratio"].items():
                 assert ratio == pytest.approx(ratios[names[at]], rel=1e-3)
-
-
-@pytest.mark.parametrize(("seconds", "waiting"), [(0.0, 6), (0.02, 0)])
-def test_steps_of_a_fast_loop_are_passed_on_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, waiting: int
-) -> None:
-    clock = itertools.count(1.0, seconds)
-    time = SimpleNamespace(monotonic=lambda: next(clock))
-    monkeypatch.setattr("headway.guard.recorder.time", time)
-    model = make_net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    with Guard(model, optimizer, run_dir=tmp_path) as guard:
-        recorder = guard._session.recorder
-        for number, batch in enumerate(guard(batches(30))):
-            factor = math.nan if number == 20 else 1.0
-            (squared_error(model, batch) * factor).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            if number == 20:  # a bad step waits for nothing
-                assert not recorder._waiting
-                assert [record.step for record in steps_of(tmp_path)] == list(range(21))
-            if number == 26:
-                assert len(recorder._waiting) == waiting
-        assert guard.findings
-        assert not recorder._waiting
-    assert [record.step for record in steps_of(tmp_path)] == list(range(30))

@@ -44,7 +44,6 @@ METHODS: list[tuple[type, str]] = [
     (BufferBackup, "renew"),
     (HostTransfer, "send"),
     (Recorder, "step"),
-    (Recorder, "close"),
     (Engine, "feed"),
 ]
 WITH_SCALER: list[tuple[type, str]] = [
@@ -175,7 +174,19 @@ def test_training_goes_on(
         after = min(after, 0)
     calls = break_method(monkeypatch, *method, after)
     assert_training_goes_on(plain_run, caplog, tmp_path)
-    assert len(calls) == after + 1, "it broke once and was left alone from then on"
+    last = method == (Engine, "feed")  # a guard that has failed still records the end of the run
+    assert len(calls) == after + 1 + last, "it broke once and was left alone from then on"
+
+
+def test_a_record_that_cannot_be_ended_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    break_method(monkeypatch, Recorder, "close", 0)
+    state = plain_run(guarded=True, run_dir=tmp_path)
+    assert_same(plain_run(guarded=False), state)
+    (message,) = [text for text in caplog.messages if "end of the record" in text]
+    assert "Defect: line one" in message
+    assert "line two" not in message
 
 
 @pytest.mark.parametrize("after", [0, 7], ids=["at once", "later"])

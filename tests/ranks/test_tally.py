@@ -114,7 +114,7 @@ def test_large_and_odd_batches() -> None:
 def test_without_a_wrapper_what_begins_different_is_a_shard(
     begin_equal: bool | None, first: tuple[float, float], compared: bool
 ) -> None:
-    ranks: Any = SimpleNamespace(rank=0, size=2, begin_equal=begin_equal)
+    ranks: Any = SimpleNamespace(rank=0, size=2, begin_equal=begin_equal, same_batches=False)
     context: Any = SimpleNamespace(sampled=True)
     for checksums in (first, (7.0, 8.0)):
         builder = StepRecordBuilder(0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -47,11 +46,6 @@ if TYPE_CHECKING:
 ALWAYS = ("grad_norm", "lr", "grads_carried", "grad_nonfinite_tensors", "step_time_s")
 """Measured at every step: where a record has no value, it is zero."""
 WITH_SCALER = ("loss_scale", "scaler_skipped")
-FAST_STEP_SECONDS = 0.01
-"""Steps that follow each other within this time are passed on together."""
-MAX_WAITING = 63
-MAX_WAITING_SECONDS = 0.1
-"""How many of them, and for how long."""
 LOCK_SECONDS = 2.0
 """Seconds that another thread waits for its turn to record."""
 
@@ -90,10 +84,7 @@ class Recorder:
     ) -> None:
         """`rank` names the files; `ranks` write one run together."""
         self._sparse = sampled_signals(sampling_plan or SamplingPlan())
-        self._engine = Engine(settings)
-        self._waiting: list[StepRecord] = []
-        """Steps that the checks and the run directory have not received yet."""
-        self._last_step_at = self._waiting_since = 0.0
+        self.engine = Engine(settings)
         self._ladders: defaultdict[str, Ladder] = defaultdict(Ladder)
         self.actions: deque[Action] = deque(maxlen=10_000)
         self.axes: dict[str, Sequence[str]] = {}
@@ -142,12 +133,6 @@ class Recorder:
             if self.writer is None or self.writer.broken or in_script.is_requested()
             else HeartbeatWriter.open(self.writer.path, rank=rank, segment=self._segment)
         )
-
-    @property
-    def engine(self) -> Engine:
-        """The checks, which have seen all records."""
-        self._pass_on_waiting()
-        return self._engine
 
     @property
     def segment(self) -> int:
@@ -222,12 +207,7 @@ class Recorder:
             record = StepRecord(
                 self._segment, self._next(), step, values, columns, held=held, rank=self._shown_rank
             )
-            # A fast loop passes its steps on together: the checks then run with warm caches, and
-            # the steps in between with those of the script.
-            if self._may_wait() and not held and not self._header_due:
-                self._waiting.append(record)
-            else:
-                self._emit(record, now=held)
+            self._emit(record, now=held)
 
     def ladder(self, optimizer: str = "") -> Ladder:
         """How far an optimizer has escalated. Each optimizer has its own ladder."""
@@ -293,8 +273,7 @@ class Recorder:
         return self.writer.path
 
     def flush(self) -> None:
-        """Pass on every record, and write everything to disk."""
-        self._pass_on_waiting()
+        """Write everything to disk."""
         if self.writer:
             self.writer.flush()
 
@@ -302,26 +281,7 @@ class Recorder:
         self._seq += 1
         return self._seq
 
-    def _may_wait(self) -> bool:
-        now = time.monotonic()
-        fast, self._last_step_at = now - self._last_step_at < FAST_STEP_SECONDS, now
-        if not self._waiting:
-            self._waiting_since = now
-        return (
-            fast
-            and len(self._waiting) < MAX_WAITING
-            and now - self._waiting_since < MAX_WAITING_SECONDS
-        )
-
-    def _pass_on_waiting(self) -> None:
-        if self._waiting:
-            with self._lock:
-                waiting, self._waiting = self._waiting, []
-                for record in waiting:
-                    self._pass_on(record, now=False)
-
     def _emit(self, record: Record, *, now: bool = False) -> None:
-        self._pass_on_waiting()
         if self._header_due:
             self._header_due = False
             self._pass_on(self._header(), now=False)
@@ -330,7 +290,7 @@ class Recorder:
     def _pass_on(self, record: Record, *, now: bool) -> None:
         if self.writer:
             self.writer.write(record, now=now)
-        engine = self._engine
+        engine = self.engine
         engine.feed(record)
         if engine.opened:
             self._report(engine.opened)

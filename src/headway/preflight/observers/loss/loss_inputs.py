@@ -327,7 +327,7 @@ def find_repeated_side(prediction: Tensor, target: Tensor, batch: set[int]) -> s
         return ""
     differing = [axis for axis in range(len(one)) if one[axis] != other[axis]]
     if differing and all(one[axis] == 1 for axis in differing):
-        same_rows = 0 not in differing and one[0] > 1
+        same_rows = len(one) == 2 and 0 not in differing and one[0] > 1  # else pairs are meant
         lost_rows = differing == [0] and other[0] in batch
         return "prediction" if same_rows or lost_rows else ""
     return "target" if differing == [0] and target.numel() == 1 else ""
