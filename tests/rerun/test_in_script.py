@@ -198,7 +198,7 @@ def test_what_a_guard_has_written_is_found_again(
     for name in ("kind", "op", "place", "rows", "phase", "module", "reached"):
         assert getattr(now, name) == getattr(then, name), name
     assert again.explanation.samples == (43,)
-    assert "data set: 43" in again.explanation.headline
+    assert "data-set sample 43" in again.explanation.headline
     assert not (tmp_path / "other").exists()
 
 

@@ -29,6 +29,8 @@ _SITE_TYPES: dict[str, type | tuple[type, ...]] = {
     "function": str,
     "op": str,
     "holder": str,
+    "keeps_line": int,
+    "keeps_function": str,
     "bound": int,
     "carried": bool,
     "bytes": (int, float),

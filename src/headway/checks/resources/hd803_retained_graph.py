@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headway.checks.resources._shared import (
     AllocationSite,
@@ -120,6 +120,12 @@ class RetainedGraph(Check):
         line = describe_line(origin)
         made = f"; the retained tensors were created at {line}" if line else ""
         holder = f" and are held by {origin['holder']}" if "holder" in origin else ""
+        # The line to change is the one that keeps the tensors, if it is known.
+        keeps = {
+            name: origin[f"keeps_{name}"]
+            for name in ("line", "function")
+            if f"keeps_{name}" in origin
+        }
         carried = bool(origin.get("carried"))
         if carried:
             made += ", and the graph of each step continues that of the step before"
@@ -130,7 +136,7 @@ class RetainedGraph(Check):
             f"autograd graphs of about {say(self.kept)} past steps are still alive "
             f"({rule}){made}{holder}",
             severity=severity,
-            where=allocation_where(origin, self.last[3]),
+            where=replace(allocation_where(origin, self.last[3]), **keeps),
             remedies=[
                 "Detach the state before it is carried over to the next step: `hidden = "
                 "hidden.detach()`."

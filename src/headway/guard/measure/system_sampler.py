@@ -125,18 +125,26 @@ def _portable_counters() -> dict[str, float]:
         import psutil
     except ImportError:
         return {}
+
+    def processor() -> dict[str, float]:
+        own, host = psutil.Process().cpu_times(), psutil.cpu_times()
+        busy = float(sum(host) - host.idle)
+        return {"process_cpu_cores": float(own.user + own.system), "host_cpu_cores": busy}
+
+    def network() -> dict[str, float]:
+        count = psutil.net_io_counters()
+        received, sent = float(count.bytes_recv), float(count.bytes_sent)
+        return {"network_read_bytes_per_s": received, "network_write_bytes_per_s": sent}
+
+    def disk() -> dict[str, float]:
+        count = psutil.disk_io_counters()
+        read, written = float(count.read_bytes), float(count.write_bytes)
+        return {"disk_read_bytes_per_s": read, "disk_write_bytes_per_s": written}
+
     found: dict[str, float] = {}
-    with suppress(psutil.Error, OSError, AttributeError):
-        times = psutil.Process().cpu_times()
-        found["process_cpu_cores"] = float(times.user + times.system)
-        host = psutil.cpu_times()
-        found["host_cpu_cores"] = float(sum(host) - host.idle)
-        network = psutil.net_io_counters()
-        found["network_read_bytes_per_s"] = float(network.bytes_recv)
-        found["network_write_bytes_per_s"] = float(network.bytes_sent)
-        disk = psutil.disk_io_counters()
-        found["disk_read_bytes_per_s"] = float(disk.read_bytes)
-        found["disk_write_bytes_per_s"] = float(disk.write_bytes)
+    for read in (processor, network, disk):
+        with suppress(Exception):  # psutil raises NotImplementedError, too, where it cannot say
+            found |= read()
     return found
 
 

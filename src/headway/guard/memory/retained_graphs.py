@@ -277,7 +277,8 @@ class GraphRetention:
                 found.update(made.place.to_dict())
                 if holder is not None:
                     grown = _find_growing_line(made.place.file, holder.name)
-                    found.update({} if grown is None else grown.to_dict())
+                    if grown is not None:
+                        found.update(keeps_line=grown.line, keeps_function=grown.function)
         self._report_event(step, "retained", found)
 
 
