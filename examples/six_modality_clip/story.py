@@ -81,7 +81,7 @@ def main(folder: Path) -> None:
     holds("norm form in fp16: NaN in the first step", seen.cause == "HD101")
     holds("the line is named", seen.names("published.py", 22))
     holds("and what it did", "A zero vector is divided by its norm" in seen.flat)
-    holds("and a cure that was tried on that step", ".clamp_min(0.001))`" in seen.flat)
+    holds("and a cure that was tried on that step", ".clamp_min(0.001))" in seen.flat)
     seen = python(CLIP, folder / "large", "--loss", "norm", "--batch", 64, code=1)
     holds("a batch of 64 does not fit on any machine", "TiB for one tensor" in seen.errors)
 
