@@ -169,3 +169,14 @@ def test_every_code_exists_and_unsafe_edits_are_marked(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     (remedy,) = proposed(path, "HD116", 'nn.MSELoss(reduction="sum")\n', 1)
     assert not remedy.safe
+
+
+@pytest.mark.parametrize(
+    ("target", "detached"),
+    [("b", False), ("b.long()", False), ("table[a]", False), ("teacher(a)", True)],
+)
+def test_labels_of_the_data_are_not_detached(tmp_path: Path, target: str, detached: bool) -> None:
+    """HD401 of a model that no optimizer holds: only a target that is computed can be meant."""
+    source = f"for a, b in loader:\n    loss = criterion(model(a), {target})\n"
+    texts = [item.text for item in proposed(tmp_path / "train.py", "HD401", source, 2)]
+    assert any("detach" in text for text in texts) == detached

@@ -431,6 +431,21 @@ def test_the_line_that_adds_a_weight_after_the_optimizer_was_made() -> None:
     assert line_of(watch(work, max_steps=4), "HD401") == "model.append(nn.Linear(3, 3))"
 
 
+def test_the_optimizer_that_was_never_given_another_model() -> None:
+    def work() -> None:
+        encoder = nn.Linear(6, 8)
+        optimizer = torch.optim.SGD(encoder.parameters(), 0.01)
+        head = nn.Linear(8, 3)  # made later, and added to nothing
+        for _ in range(4):
+            out = head(torch.relu(encoder(torch.randn(8, 6))))
+            F.cross_entropy(out, torch.randint(0, 3, (8,))).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    named = line_of(watch(work, max_steps=4), "HD401")
+    assert named == "optimizer = torch.optim.SGD(encoder.parameters(), 0.01)"
+
+
 def test_the_line_that_converts_to_half_precision() -> None:
     def work() -> None:
         model = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 3))

@@ -129,12 +129,28 @@ def detach_target(finding: Finding, file: SyntaxFile) -> Iterator[Remedy]:
     """HD401: a target that another model computes gets no gradient."""
     for node in file.nodes(ast.Call):
         assert isinstance(node, ast.Call)
-        if len(node.args) >= 2 and (
-            callee(node).endswith(("loss", "criterion")) or _is_loss(file, node)
+        if (
+            len(node.args) >= 2
+            and (callee(node).endswith(("loss", "criterion")) or _is_loss(file, node))
+            and not _is_from_data(file, node.args[1])
         ):
             new = f"{file.tight(node.args[1])}.detach()"
             edits = file.edits(file.replace(node.args[1], new))
             yield Remedy(f"Write `{new}`: no gradient flows into the target", edits=edits)
+
+
+def _is_from_data(file: SyntaxFile, node: ast.expr) -> bool:
+    """Whether an expression only reads what a loop draws, as in `for x, y in loader`: `y.long()`,
+    `batch["y"]`; or selects from a table of labels."""
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+        return True
+    loops = [loop for loop in file.nodes(ast.For) if isinstance(loop, ast.For)]
+    drawn = {name for loop in loops for name in _names_in(loop.target)}
+    return bool(names := _names_in(node)) and names <= drawn
+
+
+def _names_in(node: ast.AST) -> set[str]:
+    return {item.id for item in ast.walk(node) if isinstance(item, ast.Name)}
 
 
 def _without_call(file: SyntaxFile, node: ast.Call, name: str) -> Iterator[Remedy]:

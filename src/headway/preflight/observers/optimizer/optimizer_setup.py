@@ -110,7 +110,7 @@ class OptimizerCoverage(Observer):
         place = self._place_of(optimizers, stale or outside)
         if place is not None:
             facts["place"] = place
-        replaced = self._replaced_at(outside)
+        replaced = self._replaced_at(outside, stale)
         if replaced is not None:
             facts |= {"place": replaced, "optimizer_at": place}
         if stale:
@@ -170,18 +170,29 @@ class OptimizerCoverage(Observer):
         places = [self._places.get(id(item)) for item in ranked]
         return next((place for place in places if place is not None), None)
 
-    def _replaced_at(self, outside: Sequence[Tensor]) -> Any:
+    def _replaced_at(self, outside: Sequence[Tensor], stale: Sequence[Tensor]) -> Any:
         """The line that put new parameters into the model after the first optimizer was made.
 
         For the parameters of a new layer that is the line that puts the layer there.
         """
         made = min(self._made_when.values(), default=0)
         for parameter in outside:
+            if not stale and not self._is_in_trained_model(parameter):
+                continue  # a model that the optimizer was never given: nothing was added to it
             for item in (*self._path_to(parameter), parameter):
                 place, when = self.script.origins.registered(item)
                 if when > made:
                     return self.script.origins.called_at(when) or place
         return None
+
+    def _is_in_trained_model(self, parameter: Tensor) -> bool:
+        """Whether an optimizer holds other parameters of the model that this one belongs to."""
+        held = {id(p) for optimizer in self.script.optimizers for p in _held(optimizer)}
+        for model in self.script.models:
+            parameters = list(model.parameters())
+            if any(item is parameter for item in parameters):
+                return any(id(item) in held for item in parameters)
+        return False
 
     def _path_to(self, parameter: Tensor) -> list[nn.Module]:
         """The modules that hold a parameter, the outermost first."""
