@@ -2,7 +2,8 @@
 
 A guard follows ranks whose model is wrapped (DDP, FSDP) or sharded (DTensor). Where a script
 exchanges gradients or activations by itself, each rank leaves checksums of its parameters in the
-store of the process group, and the first rank compares them. No rank waits for another.
+store of the process group, and the first rank compares them. Ranks that exchange nothing may be far
+apart: the first one waits for the others, for a few seconds in all. No other rank waits.
 
 What begins equal on all ranks is a replica and must stay equal; what begins different is a shard.
 Equal constants (biases of zero, norms of one) are replicas only if their gradients say so, too.
@@ -14,6 +15,7 @@ import ast
 import json
 import linecache
 import re
+import time
 import zlib
 from collections import Counter
 from collections.abc import Sequence
@@ -39,7 +41,9 @@ TOPIC = "rank-replicas"
 CLOSELY, EVERY = 10, 10
 """The first steps are all inspected, then every n-th."""
 WAITING = 8
-"""Steps at most whose checksums are still waited for."""
+"""Steps at most whose checksums are still expected."""
+PATIENCE_S, LOOK_S = 3.0, 0.01
+"""How long the first rank waits in a whole run, and how often it looks meanwhile."""
 SMALL = 16
 """Elements up to which an exchange is a number to log, not an activation."""
 SAME_FACTOR = 1e-3
@@ -98,6 +102,7 @@ class ManualRanks(Observer):
         self._norm: float | None = None
         self._clip: float | None = None
         self._waiting: list[int] = []
+        self._patience = PATIENCE_S
         self._why: list[str] | None = None
         """Why each parameter is a replica: "exchanged", "gradient" or "start"; "" for a shard. None
         before the first comparison."""
@@ -241,7 +246,10 @@ class ManualRanks(Observer):
         del self._waiting[:-WAITING]
         step = self._waiting[0]  # one at a time: a step has one column
         keys = [_key(step, rank) for rank in ranks]
-        if store.check(keys):
+        while not (known := store.check(keys)) and self._patience > 0:
+            time.sleep(LOOK_S)
+            self._patience -= LOOK_S
+        if known:
             self._waiting.remove(step)
             self._compare(step, [RankState(**json.loads(store.get(key))) for key in keys])
 
