@@ -8,9 +8,11 @@ raises, a disk that is full). Nothing is pretended: gradients, tensors and files
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import errno
 import functools
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterable
@@ -293,8 +295,12 @@ def _lose_directory(guard: Guard, place: int) -> bool:
     run_dir = guard.run_dir
     if run_dir is None or not run_dir.is_dir():
         return False
-    os.replace(run_dir, run_dir.with_name("moved"))
-    run_dir.write_text("not a directory")
+    for attempt in itertools.count():
+        os.replace(run_dir, run_dir.with_name(f"moved{attempt}"))
+        # The thread that writes a snapshot may have made the folder again.
+        with contextlib.suppress(FileExistsError), open(run_dir, "x") as file:
+            file.write("not a directory")
+            break
     return True
 
 
