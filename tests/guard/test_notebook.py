@@ -87,14 +87,14 @@ def test_a_bad_step_in_a_notebook(
 
 
 def test_a_file_keeps_its_name_in_a_notebook(shell: Shell) -> None:
-    assert str(Location("/work/train.py", 3)) == "/work/train.py:3"
+    assert str(Location("/home/me/train.py", 3)) == "/home/me/train.py:3"
 
 
 def test_without_a_shell_a_file_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     ipython = ModuleType("IPython")
     ipython.get_ipython = lambda: None  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "IPython", ipython)
-    assert str(Location("/work/train.py", 3)) == "/work/train.py:3"
+    assert str(Location("/home/me/train.py", 3)) == "/home/me/train.py:3"
 
 
 @pytest.mark.slow
