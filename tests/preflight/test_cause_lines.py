@@ -98,6 +98,46 @@ def test_a_layer_that_a_method_adds_after_the_optimizer() -> None:
     assert line_of(watch(work), "HD401").endswith("# late")
 
 
+class Restarted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.body = nn.Parameter(torch.ones(3)), nn.Linear(6, 3)
+
+    def restart(self) -> None:
+        self.scale = nn.Parameter(torch.full((3,), 0.5))  # new
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * self.body(x)
+
+
+def test_a_parameter_that_a_method_replaces_after_the_optimizer() -> None:
+    def work() -> None:
+        model = Restarted()
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        model.restart()
+        train(model, optimizer=optimizer)
+
+    assert line_of(watch(work), "HD402").endswith("# new")
+
+
+class Clipped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(6, 8),
+            nn.ReLU(),
+            nn.Linear(8, 3),
+            nn.ReLU(),  # the last
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def test_one_layer_of_several_in_a_sequential() -> None:
+    assert line_of(watch(lambda: train(Clipped())), "HD120").endswith("# the last")
+
+
 class Numbered(nn.Module):
     def __init__(self, *, bent: bool) -> None:
         super().__init__()

@@ -141,9 +141,13 @@ def test_models_that_are_asked_for_the_right_token(work: Callable[[], None]) -> 
     assert not found(work, "HD118", "HD119")
 
 
-def sentences(pad: int, *, end: bool = True, width: int | None = None) -> list[Tensor]:
+def sentences(
+    pad: int, *, end: bool = True, width: int | None = None, full: bool = False
+) -> list[Tensor]:
     """Rows of different lengths and their attention mask, padded on the right."""
     lengths = torch.randint(4, 24, (B,))
+    if full:
+        lengths[0] = 23
     rows = [
         torch.cat([torch.randint(2, V, (int(n),)), torch.tensor([EOS] if end else [])])
         for n in lengths
@@ -179,6 +183,7 @@ def fine_tune(
         fine_tune(EOS),
         pytest.param(fine_tune(EOS, width=32), marks=slow),
         pytest.param(fine_tune(EOS, with_mask=False), marks=slow),
+        fine_tune(EOS, with_mask=False, full=True),  # every batch is as long
     ],
 )
 def test_an_end_token_that_is_masked_with_the_padding(work: Callable[[], None]) -> None:
@@ -199,6 +204,7 @@ def test_an_end_token_that_is_masked_with_the_padding(work: Callable[[], None]) 
                 fine_tune(EOS, end=False),
                 fine_tune(PAD, end=False),
                 fine_tune(PAD, width=32, with_mask=False),
+                fine_tune(PAD, width=25, with_mask=False, full=True),
             )
         ),
     ],

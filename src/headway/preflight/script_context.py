@@ -112,6 +112,10 @@ class ModuleProvenance:
             return None, 0
         return (place, when) if is_registered(at, name, item) else (None, 0)
 
+    def name_in_owner(self, item: Any) -> str:
+        """The name it was registered with: `3` in a Sequential; empty if unknown."""
+        return self._given[id(item)][1] if self.registered(item)[1] else ""
+
     def called_at(self, when: int) -> LineFacts:
         """The line outside of any module that led to a registration."""
         return self._callers.get(when)

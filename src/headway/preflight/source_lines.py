@@ -7,7 +7,6 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
-import math
 import re
 import textwrap
 import traceback
@@ -76,7 +75,7 @@ def find_argument_line(function: Any, name: str) -> dict[str, Any] | None:
     given: list[str] = []
 
     def is_given(node: ast.AST) -> bool:
-        if isinstance(node, ast.Call) and len(node.args) == 1 and _called(node) == name:
+        if isinstance(node, ast.Call) and len(node.args) == 1 and called_name(node) == name:
             given.extend(arg.id for arg in node.args if isinstance(arg, ast.Name))
         return False
 
@@ -111,7 +110,7 @@ def _find_collate_line(function: Any, wanted: Callable[[ast.AST], bool]) -> dict
 def _converts(node: ast.AST) -> bool:
     if not isinstance(node, ast.Call):
         return False
-    name = _called(node)
+    name = called_name(node)
     if name in ("to", "astype", "type"):
         return "float" in ast.unparse(node)
     return name in ("float", "FloatTensor", "from_numpy", "as_tensor", "pil_to_tensor")
@@ -127,7 +126,7 @@ def _truncates(node: ast.AST) -> bool:
 
 def _shifts(node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
-        return _called(node) == "roll"
+        return called_name(node) == "roll"
     if not isinstance(node, ast.Subscript):
         return False
     last = node.slice.elts[-1] if isinstance(node.slice, ast.Tuple) else node.slice
@@ -162,12 +161,6 @@ def locate_crash(error: BaseException) -> dict[str, Any] | None:
 
 # Finds a line in the user's source by its text.
 
-_MEANT = re.compile(r"freez|frozen|stage|phase|thaw|lock|requires_grad|schedule|curriculum", re.I)
-_TIMED = re.compile(r"epoch|step|iter|stage|phase", re.I)
-
-
-_APART = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.Try, ast.While)
-
 
 def find_line(script: ScriptContext, pattern: str) -> dict[str, Any] | None:
     """The first line of the user's running files that matches, as facts carry a place."""
@@ -191,143 +184,59 @@ def find_only_line(script: ScriptContext, pattern: str) -> dict[str, Any] | None
     return add_function_name(Location(*found[0])).to_dict() if len(found) == 1 else None
 
 
+def find_layer_line(script: ScriptContext, layer: Any) -> dict[str, Any] | None:
+    """The line that constructs a layer, such as its own in the `Sequential(...)` it is part of; the
+    only line that constructs its class where that is not known."""
+    if layer is None:
+        return None
+    kind = type(layer).__name__
+    place, _ = script.origins.registered(layer)
+    number = script.origins.name_in_owner(layer)
+    line = None if place is None else _find_constructor(place, kind, number)
+    if place is not None and line is not None:
+        return {**place, "line": line}
+    return find_only_line(script, rf"\b{kind}\(")
+
+
+def _find_constructor(place: Mapping[str, Any], kind: str, number: str) -> int | None:
+    """The line of the call that constructs a layer, in the call that registers it."""
+    for node in ast.walk(parse_file(str(place["file"]))):
+        if not isinstance(node, ast.Call) or node.lineno != place["line"]:
+            continue
+        if called_name(node) == kind:
+            return node.lineno
+        items = node.args
+        if len(items) == 1 and isinstance(items[0], (ast.List, ast.Tuple)):
+            items = items[0].elts
+        if not number.isdigit() or any(isinstance(item, ast.Starred) for item in items):
+            continue
+        if int(number) < len(items) and called_name(items[int(number)]) == kind:
+            return items[int(number)].lineno
+    return None
+
+
+def parse_file(file: str) -> ast.Module:
+    """The syntax tree of a source file; an empty one if it cannot be read."""
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
 def find_user_files(script: ScriptContext) -> list[str]:
     """The user's files that run now, innermost first."""
     files = (frame.f_code.co_filename for frame in script.frames())
     return list(dict.fromkeys(file for file in files if not is_installed_file(file)))
 
 
-def is_freezing_by_name(functions: Iterable[str]) -> bool:
-    """Whether a function that runs is there to freeze or to unfreeze."""
-    return any(_MEANT.search(name) for name in functions)
-
-
-def is_under_time_condition(file: str, line: int) -> bool:
-    """Whether a line stands under an `if` that asks for one epoch or step, not for every n-th."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return False
-    around = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and node.lineno <= line <= (node.end_lineno or node.lineno)
-    ]
-    tests = [ast.unparse(node.test) for node in around]
-    return any(_TIMED.search(test) and "%" not in test for test in tests)
-
-
-def freezes_without_effect(
-    script: ScriptContext, heard: set[tuple[str, int]]
-) -> list[dict[str, Any]]:
-    """Loops over parameters that ran, freeze by a condition on the name, and froze nothing.
-
-    `heard` are the lines that did freeze something. A loop counts as run where it stands above the
-    line that runs now, in a function that is running or that was called from above, under no `if`.
-    """
-    found = []
-    for file in find_user_files(script):
-        try:
-            tree = ast.parse("".join(linecache.getlines(file)))
-        except (SyntaxError, ValueError):
-            continue
-        running = {
-            frame.f_code.co_name: frame.f_lineno
-            for frame in script.frames()
-            if frame.f_code.co_filename == file
-        }
-        ran = _certainly_ran(tree, running)
-        for loop in ran:
-            lines = _conditional_freezes(loop)
-            if lines and not any((file, line) in heard for line in lines):
-                found.append(add_function_name(Location(file, lines[0])).to_dict())
-    return found
-
-
-def _certainly_ran(tree: ast.Module, running: Mapping[str, int]) -> list[ast.For]:
-    """The loops of running functions above their line, and of functions called from there."""
-    defined = [
-        node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-    ]
-    names = [node.name for node in defined]
-    functions = {node.name: node for node in defined if names.count(node.name) == 1}
-    todo: list[tuple[ast.AST, float]] = [
-        (functions.get(name, tree), line)
-        for name, line in running.items()
-        if name in functions or name == "<module>"
-    ]
-    loops: list[ast.For] = []
-    seen: set[str] = set()
-    while todo:
-        scope, until = todo.pop()
-        for statement in _plain_statements(scope):
-            if statement.lineno >= until:
-                continue
-            if isinstance(statement, ast.For):
-                loops.append(statement)
-                continue
-            for call in ast.walk(statement):
-                name = _called(call)
-                if name in functions and name not in seen and name not in running:
-                    seen.add(name)
-                    todo.append((functions[name], math.inf))
-    return loops
-
-
-def _plain_statements(scope: ast.AST) -> list[ast.stmt]:
-    """Its statements that run whenever it does: `with` blocks are entered, `if` blocks are not."""
-    found: list[ast.stmt] = []
-    for statement in getattr(scope, "body", []):
-        entered = isinstance(statement, ast.With) or (
-            isinstance(statement, ast.If) and "__main__" in ast.unparse(statement.test)
-        )
-        if entered:
-            found += _plain_statements(statement)
-        elif not isinstance(statement, _APART):
-            found.append(statement)
-    return found
-
-
-def _called(node: ast.AST) -> str | None:
+def called_name(node: ast.AST) -> str | None:
+    """The name of the function that a call calls: `b` of `a.b()`."""
     if not isinstance(node, ast.Call):
         return None
     function = node.func
     if isinstance(function, ast.Name):
         return function.id
     return function.attr if isinstance(function, ast.Attribute) else None
-
-
-def _conditional_freezes(loop: ast.For) -> list[int]:
-    """The lines of a loop over parameters that freeze under a condition on its own variable."""
-    if "named_parameters" not in ast.unparse(loop.iter) and "named_modules" not in ast.unparse(
-        loop.iter
-    ):
-        return []
-    targets = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
-    lines = []
-    for branch in ast.walk(loop):
-        if not isinstance(branch, ast.If):
-            continue
-        asked = {node.id for node in ast.walk(branch.test) if isinstance(node, ast.Name)}
-        if not asked & targets:
-            continue
-        for statement in branch.body:
-            lines += [line for node in ast.walk(statement) if (line := _freezes(node))]
-    return lines
-
-
-def _freezes(node: ast.AST) -> int:
-    """The line of a freeze; 0 for anything else."""
-    if isinstance(node, ast.Assign):
-        names = [target.attr for target in node.targets if isinstance(target, ast.Attribute)]
-        return node.lineno if "requires_grad" in names and _is_false(node.value) else 0
-    if isinstance(node, ast.Call) and _called(node) == "requires_grad_":
-        return node.lineno if len(node.args) == 1 and _is_false(node.args[0]) else 0
-    return 0
-
-
-def _is_false(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and node.value is False
 
 
 _SEEDS = re.compile(

@@ -47,7 +47,7 @@ class CrossSampleGradient(Check):
     severity = Severity.ERROR
     summary = "one sample's output depends on another sample"
     needs = Needs(kinds=(SetupRecord,), topics=(TOPIC,))
-    explains = (*POOR_FIT, "HD105", "HD117", "HD404")
+    explains = (*POOR_FIT, "HD105", "HD117", "HD319", "HD404")
 
     def start(self) -> None:
         self.mixed: dict[str, int] = {}

@@ -21,7 +21,7 @@ from headway.preflight.observers.loss.output_range import ValueRange, find_value
 from headway.preflight.script_context import ScriptContext
 from headway.preflight.source_lines import (
     find_batch_functions,
-    find_only_line,
+    find_layer_line,
     find_truncating_line,
 )
 from headway.torch_adapters.autograd_graph import walk_graph
@@ -179,10 +179,7 @@ def outside_of(ends: tuple[float, float], target: Tensor, *, masked: bool) -> di
 def bounded_by(reach: ValueRange, script: ScriptContext) -> dict[str, Any]:
     """Facts about the activation that bounds an output."""
     layer = read_note(reach.node, "made_in")
-    if layer is None:
-        made_at = read_note(reach.node, "made_at")
-    else:
-        made_at = find_only_line(script, rf"\b{layer}\(")
+    made_at = find_layer_line(script, layer()) if layer else read_note(reach.node, "made_at")
     return {"made_by": reach.made_by, "made_at": made_at}
 
 
@@ -211,7 +208,7 @@ def _clipping(prediction: Tensor, script: ScriptContext) -> dict[str, Any]:
     if clip is None:
         return {}
     layer = read_note(clip.node, "made_in")
-    line = None if layer is None else find_only_line(script, rf"\b{layer}\(")
+    line = find_layer_line(script, layer()) if layer else None
     return {
         "clipped_by": clip.name,
         "clipped_share": clip.share,

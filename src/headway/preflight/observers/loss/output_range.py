@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -323,7 +324,7 @@ class OutputRange(Observer):
             add_note(result, "made_at", self.script.place())
             stack = self.script.stack
             if stack and type(stack[-1]).__module__.startswith("torch.nn"):
-                add_note(result, "made_in", type(stack[-1]).__name__)
+                add_note(result, "made_in", weakref.ref(stack[-1]))
             return
         if len(call.args) != 2 or set(call.kwargs) - {"rounding_mode"}:
             return

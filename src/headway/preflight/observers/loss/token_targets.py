@@ -6,6 +6,7 @@ alignment shows whether the token that ends the rows is ever a target.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -38,6 +39,8 @@ FEWEST = 8
 AGREES, DIFFERS = 0.99, 0.6
 """Share of targets that equal the token at a shift, and at every other shift."""
 SHIFTS = (0, 1, 2)
+MOST_ONE_END = 0.5
+"""Share of rows with one last target from which that token counts as their end."""
 MASKS_PADDING = (
     r"pad_token(_id)?\s*=.*\beos_token",
     r"\[[^\]]*==[^\]]*\]\s*=\s*-100",
@@ -105,7 +108,20 @@ class EndToken:
     masked_rows: int = 0
     stops_before: int = 0
     longest_runs: set[int] = field(default_factory=set)
+    last_targets: Counter[int] = field(default_factory=Counter)
+    """The last target of each row."""
     widths: set[int] = field(default_factory=set)
+
+    @property
+    def is_part_of_rows(self) -> bool:
+        """Whether the longest row of each batch ends in exactly one, which cannot be padding.
+
+        It can be where all batches are padded to one length: not if no other token ends the rows.
+        """
+        if self.longest_runs != {1} or self.batches <= 2:
+            return False
+        most = max(self.last_targets.values(), default=self.rows)
+        return len(self.widths) > 1 or most < MOST_ONE_END * self.rows
 
 
 class TokenTargets(Observer):
@@ -295,8 +311,7 @@ class TokenTargets(Observer):
                 "rows": end.rows,
                 "batches": end.batches,
                 "attended": end.attended / end.masked_rows if end.masked_rows else None,
-                # Padded to the longest row, no row needs padding: what it ends in is its own.
-                "ends_longest": end.longest_runs == {1} and end.batches > 2 and len(end.widths) > 1,
+                "ends_longest": end.is_part_of_rows,
                 "stops_before": end.stops_before / end.rows,
                 "ignore_index": end.ignored,
                 "first_step": end.first_step,
@@ -373,6 +388,9 @@ def _add_batch(end: EndToken, alignment: Alignment, mask: Tensor | None) -> None
     # The last target that counts, and what follows it in the row.
     width = known.shape[1]
     at = (known.long() * torch.arange(1, width + 1, device=known.device)).amax(1)
+    end.last_targets.update(
+        alignment.targets.gather(1, (at - 1).clamp(min=0)[:, None])[:, 0].tolist()
+    )
     following = (at + 1).clamp(max=length - 1)
     next_is_end = ends.gather(1, following[:, None])[:, 0]
     end.stops_before += int((next_is_end & (at > 0) & (at + 1 < length)).sum())

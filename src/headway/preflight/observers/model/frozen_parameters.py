@@ -14,13 +14,13 @@ from torch.optim import Optimizer
 
 from headway.core.facts import LISTED
 from headway.preflight.observer import Observer, TorchCall
-from headway.preflight.observers.model.weight_values import MOST_ELEMENTS, WritesBetweenSteps
-from headway.preflight.source_lines import (
-    find_line,
+from headway.preflight.observers.model.freezing_source import (
     freezes_without_effect,
     is_freezing_by_name,
     is_under_time_condition,
 )
+from headway.preflight.observers.model.weight_values import MOST_ELEMENTS, WritesBetweenSteps
+from headway.preflight.source_lines import find_line
 from headway.torch_adapters.live_objects import find_instances
 
 FROZEN, ATTEMPT = "frozen", "freeze-attempt"

@@ -173,7 +173,8 @@ class OptimizerCoverage(Observer):
     def _replaced_at(self, outside: Sequence[Tensor], stale: Sequence[Tensor]) -> Any:
         """The line that put new parameters into the model after the first optimizer was made.
 
-        For the parameters of a new layer that is the line that puts the layer there.
+        For the parameters of a new layer that is the line that puts the layer there. A module that
+        adds a layer in a method of its own may do so on purpose: then it is the call.
         """
         made = min(self._made_when.values(), default=0)
         for parameter in outside:
@@ -182,7 +183,7 @@ class OptimizerCoverage(Observer):
             for item in (*self._path_to(parameter), parameter):
                 place, when = self.script.origins.registered(item)
                 if when > made:
-                    return self.script.origins.called_at(when) or place
+                    return place if stale else self.script.origins.called_at(when) or place
         return None
 
     def _is_in_trained_model(self, parameter: Tensor) -> bool:
