@@ -147,6 +147,16 @@ def test_the_optimizer_moves_behind_the_last_change_of_the_model(tmp_path: Path)
     assert after(path, remedy).splitlines()[-1] == "optimizer = SGD(model.parameters(), lr=0.1)"
 
 
+def test_a_value_that_arrives_with_its_graph_is_not_computed_without_one(tmp_path: Path) -> None:
+    path, holder = tmp_path / "train.py", {"holder": "the list `meter.values`"}
+    keeps = "class Meter:\n    def add(self, v):\n        self.values.append(v)\n"
+    makes = "def score(x):\n    v = model(x)\n    meter.values.append(v)\n"
+    given = [item.text for item in proposed(path, "HD803", keeps, 3, **holder)]
+    made = [item.text for item in proposed(path, "HD803", makes, 3, **holder)]
+    assert not any("no_grad" in text for text in given)
+    assert any("no_grad" in text for text in made)
+
+
 def test_a_statement_that_shares_its_line_is_left_alone(tmp_path: Path) -> None:
     source = "for a, b in loader: loss.backward(); optimizer.step()\n"
     assert proposed(tmp_path / "train.py", "HD206", source, 1) == []

@@ -12,7 +12,6 @@ from headway.checks.resources._shared import (
 from headway.core.check import Check, Needs
 from headway.core.ending_facts import CRASH, OUT_OF_MEMORY
 from headway.core.findings import Finding, Severity
-from headway.core.numbers import say
 from headway.core.records import EventRecord, Header, Moment, StepRecord, moment_of, record_at
 
 SIGNAL = "graphs_kept"
@@ -133,7 +132,7 @@ class RetainedGraph(Check):
         rule = "none was released" if short else f"limit {self.limits.kept}"
         return self.find(
             record_at(self.last),
-            f"autograd graphs of about {say(self.kept)} past steps are still alive "
+            f"autograd graphs of about {round(self.kept):,} past steps are still alive "
             f"({rule}){made}{holder}",
             severity=severity,
             where=replace(allocation_where(origin, self.last[3]), **keeps),

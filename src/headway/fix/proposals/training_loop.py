@@ -135,7 +135,14 @@ def release_graph(finding: Finding, file: SyntaxFile) -> Iterator[Remedy]:
     if finding.evidence.get("carried") or not match:
         yield from detach_state(finding, file)
     statement = file.at(finding.where.line)
-    if statement is not None and not [*file.calls("backward", within=file.function(statement))]:
+    if statement is None:
+        return
+    function = file.function(statement)
+    arguments = file.nodes(ast.arg, within=function)
+    given = {item.arg for item in arguments if isinstance(item, ast.arg)}
+    kept = {file.of(node) for node in _kept_values(file, name)}
+    # A value that the function is given has its graph already.
+    if not [*file.calls("backward", within=function)] and not given & kept:
         yield from without_gradients(finding, file)
 
 
