@@ -225,3 +225,34 @@ def test_the_same_samples_under_two_names() -> None:
     assert "HD512" in codes(
         classify(torch.cat([x, x]).repeat(5, 1), torch.cat([y, other]).repeat(5))
     )
+
+
+def test_mixup_has_two_labels_for_each_input() -> None:
+    x, y = blobs(4, 2.0, 320)
+
+    def work() -> None:
+        torch.manual_seed(1)
+        model = mlp(10, 4)
+        optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+        for indices in torch.cat([torch.randperm(320) for _ in range(4)]).split(32):
+            order, share = torch.randperm(32), float(torch.rand(()))
+            xb, yb = x[indices], y[indices]
+            output = model(share * xb + (1 - share) * xb[order])
+            loss = share * F.cross_entropy(output, yb)
+            loss = loss + (1 - share) * F.cross_entropy(output, yb[order])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    assert codes(work) == []
+
+
+def test_two_trainings_have_labels_of_their_own() -> None:
+    x, y = blobs(4, 2.0, 400)
+    first, second = classify(x, y, epochs=4), classify(x, y // 2, epochs=4)
+
+    def work() -> None:
+        first()
+        second()
+
+    assert codes(work) == []

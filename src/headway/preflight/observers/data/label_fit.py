@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -20,7 +21,48 @@ MOST_COMPARED_BYTES = 1 << 14
 """Of one sample, so that large ones are known by their beginning and never looked at for long."""
 
 
+MOST_BACKWARDS = 8
+"""Backward passes of one optimizer step that are looked at."""
+
+
 class ContradictoryLabels:
+    """Compares the labels of each input, for each optimizer: another training may have others."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[weakref.ref[Optimizer], _KnownLabels]] = []
+        self._scored: list[tuple[list[Tensor], Tensor]] = []
+        self._trained: list[tuple[list[Tensor], Tensor]] = []
+
+    def scored(self, inputs: list[Tensor], labels: Tensor) -> None:
+        """A loss compares the output for these inputs with the labels."""
+        self._scored.append((inputs, labels))
+
+    def backward_begins(self) -> None:
+        """What was scored is trained on."""
+        # Mixup scores one output against two sets of labels.
+        if len(self._scored) == 1:
+            self._trained = [*self._trained[1 - MOST_BACKWARDS :], *self._scored]
+        self._scored = []
+
+    def step_begins(self, optimizer: Optimizer) -> None:
+        """What was trained on belongs to this optimizer."""
+        trained, self._trained = self._trained, []
+        if not trained:
+            return
+        known = next((known for ref, known in self._known if ref() is optimizer), None)
+        if known is None:
+            known = _KnownLabels()
+            self._known.append((weakref.ref(optimizer), known))
+        for inputs, labels in trained:
+            known.take(inputs, labels)
+
+    def facts(self) -> dict[str, Any]:
+        """How many inputs there were, and how many of them had several labels; the worst."""
+        found = [facts for _, known in self._known if (facts := known.facts())]
+        return max(found, key=lambda facts: facts["contradictory"], default={})
+
+
+class _KnownLabels:
     """Remembers inputs by their hashes, with the labels they came with."""
 
     def __init__(self) -> None:

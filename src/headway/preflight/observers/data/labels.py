@@ -234,7 +234,7 @@ class Labels(Observer):
             if given.numel() <= 1 << 20:
                 self._fit(tally, given[kept].float(), labels)
             if self._forwards == 1 and bool(kept.all()):
-                self._contradictions.take(self._inputs, labels)
+                self._contradictions.scored(self._inputs, labels)
 
     def _add(self, tally: LabelCounts, labels: Tensor) -> None:
         tally.samples += labels.numel()
@@ -311,8 +311,10 @@ class Labels(Observer):
         for tally, result in called[:8]:
             tally.alone += any(_is_whole(root, result) for root in roots)
         self._inputs, self._forwards = [], 0
+        self._contradictions.backward_begins()
 
     def step_begins(self, optimizer: Optimizer) -> None:
+        self._contradictions.step_begins(optimizer)
         self._effect.step_begins(optimizer, wanted=self._wanted())
 
     def step_ended(self, optimizer: Optimizer) -> None:
