@@ -136,7 +136,7 @@ class Labels(Observer):
         if not target.numel():
             self._empty(call)
             return
-        tally = self._tally(call.name)
+        tally = self._tally(call.name, given)
         if tally is None:
             return
         tally.calls += 1
@@ -162,9 +162,11 @@ class Labels(Observer):
         tally.low = min(tally.low, float(target.detach().min()))
         tally.high = max(tally.high, float(target.detach().max()))
 
-    def _tally(self, loss: str) -> LabelCounts | None:
+    def _tally(self, loss: str, given: Tensor) -> LabelCounts | None:
         place = self.script.place()
-        key = (loss, None if place is None else (place["file"], place["line"]))
+        # One function may train several models in turn, each for labels of its own.
+        outputs = given.shape[1] if given.ndim > 1 else 1
+        key = (loss, outputs, None if place is None else (place["file"], place["line"]))
         if key not in self._tallies:
             if len(self._tallies) >= MOST_PLACES:
                 return None
@@ -286,7 +288,7 @@ class Labels(Observer):
         given, target = (left, right) if left.requires_grad else (right, left)
         if target.numel() < 8 or not target.is_floating_point() or target.grad_fn is not None:
             return
-        tally = self._tally("difference")
+        tally = self._tally("difference", given)
         if tally is not None:
             tally.calls += 1
             self._sum_up(tally, given, target)
