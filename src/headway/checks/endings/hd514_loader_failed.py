@@ -124,7 +124,5 @@ def _remedies(facts: LoaderFailedFacts) -> list[str]:
         found.append("Raise `timeout`, and look for locks or slow storage in the data set.")
     elif facts.sample is not None and not facts.survived:
         found.append(f"Fix or remove sample {facts.sample} of the data set.")
-        found.append(
-            '`Policy(on_bad_sample="skip")` skips samples that raise while they are loaded.'
-        )
+        found.append('`Policy(on_bad_sample="skip")` skips samples that cannot be loaded.')
     return found

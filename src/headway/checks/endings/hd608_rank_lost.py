@@ -58,8 +58,8 @@ class RankLost(Check):
     crash of the script.
 
     ## What to do
-    Look at the named rank first; the errors of the other ranks are a consequence. If it was killed, see
-    HD913 and HD809. If the ranks took different numbers of steps, give each the same number of
+    Look at the named rank first; the errors of the other ranks are a consequence. If it was killed,
+    see HD913 and HD809. If the ranks took different numbers of steps, give each the same number of
     batches.
 
     ## References
@@ -200,9 +200,7 @@ class RankLost(Check):
                 "`DistributedSampler`, or `with model.join():`."
             ]
         if first in self.failed:
-            return [
-                f"Fix the failure of rank {first}; the other ranks failed only as a consequence."
-            ]
+            return [f"Fix the failure of rank {first}; the others failed because of it."]
         return [f"Check the last output of rank {first} and the log of its host."]
 
 

@@ -26,8 +26,8 @@ class DeviceAssert(Check):
     ## How it is measured
     The last batches are kept on the host, by reference. After the error a fresh process without
     CUDA runs the script on the CPU over these batches, with the weights of the last snapshot or the
-    initial ones. There the same step raises a Python exception at the failing line, and the arguments
-    of the op that raised show the value, its position and the limit.
+    initial ones. There the same step raises a Python exception at the failing line, and the
+    arguments of the op that raised show the value, its position and the limit.
 
     ## False alarms
     None: the device has failed. If the CPU runs the batches without an error, the finding says so;
@@ -83,10 +83,8 @@ def _message(facts: DeviceAssertFacts) -> str:
     text = f"`{facts.op}` receives {say(facts.value)} in {where} of the batch (position [{place}])"
     known = next((text for name, text in TABLES.items() if (facts.op or "").startswith(name)), None)
     if facts.limit is not None:
-        limit = (known or "valid values are 0 to {}").format(
-            facts.limit if known else facts.limit - 1
-        )
-        text += f"; {limit}"
+        valid = f"valid values are 0 to {facts.limit - 1}"
+        text += f"; {known.format(facts.limit) if known else valid}"
     elif facts.host_error:
         text += f": {facts.host_error}"
     if facts.at.file and (facts.at.file, facts.at.line) != (facts.place.file, facts.place.line):

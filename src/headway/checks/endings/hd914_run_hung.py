@@ -30,8 +30,8 @@ class RunHung(HangCheck):
     stacks and its latest collectives into the run directory, and they are compared.
 
     ## False alarms
-    A long evaluation, a save or a compilation uses the processor or the disk and is not a hang. Ranks
-    that wait for a rank that works do not hang either. Before the third step the limit is 5
+    A long evaluation, a save or a compilation uses the processor or the disk and is not a hang.
+    Ranks that wait for a rank that works do not hang either. Before the third step the limit is 5
     minutes. Time in a debugger, in a suspended process or after the loop does not count. If the run
     continues, the pause was not a hang and nothing is reported.
 
