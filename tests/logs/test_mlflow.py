@@ -190,7 +190,7 @@ def test_another_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE a (b)")
-    assert "without metrics of MLflow or trackio" in refuses(reader_named("mlflow"), path)
+    assert "without MLflow or trackio metrics" in refuses(reader_named("mlflow"), path)
 
 
 def test_a_folder_without_metrics_is_refused(tmp_path: Path) -> None:
