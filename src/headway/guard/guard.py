@@ -25,7 +25,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from headway.config import Settings
-from headway.core.findings import Finding
+from headway.core.findings import Finding, Findings
 from headway.errors import UsageError
 from headway.explain.explanation import Explanation
 from headway.explain.failing_step import StepPass as OnePass
@@ -325,7 +325,7 @@ class Guard:
     def findings(self) -> list[Finding]:
         """Findings so far, in order. Waits for steps still on the device."""
         self._flush_readings()
-        return self._session.recorder.engine.findings
+        return Findings(self._session.recorder.engine.findings)
 
     @property
     def actions(self) -> list[Action]:
