@@ -339,7 +339,7 @@ def test_a_copy_of_the_model_computes_with_its_own_weights(how: Callable[[Any], 
     [
         ({}, "needs to know which modules"),
         ({"classes": "Blok"}, "matches 'Blok'; available classes: Block"),
-        ({"classes": nn.LSTM}, "there are the classes BatchNorm1d, Block, Dropout, GELU"),
+        ({"classes": nn.LSTM}, "available classes: BatchNorm1d, Block, Dropout, GELU"),
         ({"paths": "block.*"}, "available paths: blocks.3, blocks.2"),
         (
             {"paths": "blocks"},
