@@ -48,6 +48,7 @@ def test_on_a_terminal_close_says_in_one_line_what_was_guarded(
 ) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "300")
     guard = train_three(factor, tmp_path)
     guard.close()
     guard.close()

@@ -18,10 +18,23 @@ from urllib.parse import urlsplit
 
 from headway.core.findings import Finding, Severity
 from headway.errors import UsageError
-from headway.output.display_text import clean
+from headway.output.display_text import clean, wrap_for
 from headway.output.view import plural
 
 logger = logging.getLogger("headway")
+
+
+def _wrap(record: logging.LogRecord) -> bool:
+    """Wrap a message at words if only Python's last resort shows it, on a terminal.
+
+    Handlers of the user get it as one line.
+    """
+    if not logger.hasHandlers() and sys.stderr is not None:
+        record.msg, record.args = wrap_for(sys.stderr, record.getMessage()), None
+    return True
+
+
+logger.addFilter(_wrap)
 
 
 class Notices:
@@ -50,7 +63,8 @@ def print_end(steps: int, findings: Iterable[Finding], run_dir: object) -> None:
     where = f"; next: headway diagnose {shlex.quote(str(run_dir))}" if codes else f" ({run_dir})"
     end = where if run_dir is not None else ""
     with contextlib.suppress(OSError):
-        print(f"headway: {plural(steps, 'step')} guarded, {found}{end}", file=stream)
+        text = f"headway: {plural(steps, 'step')} guarded, {found}{end}"
+        print(wrap_for(stream, text), file=stream)
 
 
 # Notifications: on a finding and at the end of a run. The training puts a message on a queue and
