@@ -121,6 +121,12 @@ def test_listing_the_modules_imports_none_of_them() -> None:
     ("asked", "hint"),
     [
         ("HD1O1", "did you mean HD101?"),
+        ("hd2lo", "did you mean HD210?"),
+        ("HD019", "did you mean HD109?"),
+        ("HDD101", "did you mean HD101?"),
+        ("H806", "did you mean HD806?"),
+        ("HD999", "; `headway checks` lists them all"),
+        ("HD100", "; `headway checks` lists them all"),
         ("nonfinit-loss", "did you mean nonfinite-loss?"),
         ("zzz", "lists them all"),
         ("", "lists them all"),

@@ -11,7 +11,7 @@ import importlib
 import inspect
 import logging
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from headway.core.check import Check
 from headway.errors import InternalError, UsageError
 
 ENTRY_POINTS = "headway.checks"
+LOOK_ALIKES = str.maketrans("OILSBZ", "011582")
 logger = logging.getLogger(__name__)
 
 
@@ -58,10 +59,31 @@ def get(code: str) -> type[Check]:
     check = find(code)
     if check is not None:
         return check
-    names = [*modules(), *map(_name_in, modules().values())]
-    near = nearest_name(code.upper(), names) or nearest_name(code.lower(), names)
-    hint = f"did you mean {near}?" if near else "`headway checks` lists them all"
+    hint = suggest(code, modules(), map(_name_in, modules().values()))
     raise UsageError(f"there is no check {code!r}; {hint}")
+
+
+def suggest(word: str, codes: Iterable[str], names: Iterable[str]) -> str:
+    """What to try instead of an unknown code or name."""
+    near = nearest_name(word.lower(), names) or _slip(word.upper(), list(codes))
+    return f"did you mean {near}?" if near else "`headway checks` lists them all"
+
+
+def _slip(word: str, codes: Iterable[str]) -> str | None:
+    """The one code that `word` is after a slip of the keyboard, or None.
+
+    A letter typed for a digit, two characters swapped, one missing, or one too many. A wrong digit
+    points at no code: HD999 is as near to HD909 as to HD919.
+    """
+    swapped = (word[:at] + word[at : at + 2][::-1] + word[at + 2 :] for at in range(len(word)))
+    tried = {word[:2] + word[2:].translate(LOOK_ALIKES), *swapped, *_shortened(word)}
+    found = [code for code in codes if code in tried or word in _shortened(code)]
+    return found[0] if len(found) == 1 else None
+
+
+def _shortened(word: str) -> set[str]:
+    """The word without one of its characters."""
+    return {word[:at] + word[at + 1 :] for at in range(len(word))}
 
 
 def _name_in(module: str) -> str:

@@ -12,7 +12,7 @@ from headway import registry
 from headway._version import __version__
 from headway.config import Settings
 from headway.core.ending_facts import ends_run
-from headway.core.findings import Finding, NotRun, Severity
+from headway.core.findings import Finding, Findings, NotRun, Severity
 from headway.core.numbers import encode_numbers
 from headway.core.records import StepRecord
 from headway.diagnosis import Cause, merge_repeats
@@ -100,6 +100,9 @@ class Report:
 
     charts: Callable[[], ChartData] | None = field(default=None, repr=False, compare=False)
     """Returns the chart data, if there is a shorter way than through the records."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "findings", Findings(self.findings))
 
     @classmethod
     def from_engine(cls, engine: Engine, *, command: str, notes: Sequence[str] = ()) -> Report:

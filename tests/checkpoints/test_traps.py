@@ -98,7 +98,7 @@ def test_a_class_of_the_user_is_a_warning_until_it_is_allowed(
     code, text = scanned(path)
     assert code == 0
     assert "unknown code" in text
-    assert f"names code that headway does not know: {name}" in " ".join(text.split())
+    assert f"refers to code that is not on the allowlist: {name}" in " ".join(text.split())
     assert scanned(path, "--last-good")[0] == 1
     assert scanned(path, "--fail-on", "warning")[0] == 1
     for allowed in (name, f"{Own.__module__}.*"):
@@ -117,7 +117,7 @@ def test_settings_that_come_with_the_files_are_not_used(
     code, text = scanned(Path())
     assert code == 1
     assert "HD703" in text
-    assert "pyproject.toml is inside what is scanned and is not used" in " ".join(text.split())
+    assert "pyproject.toml is inside a scanned folder and is ignored" in " ".join(text.split())
 
 
 def test_whole_models_and_partials_are_ordinary(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_links_out_of_a_folder_are_named_and_not_followed(tmp_path: Path) -> Non
     (folder / "model.pt").symlink_to(outside)
     code, text = scanned(folder)
     assert code == 2
-    assert "out of what is scanned and was not followed" in " ".join(text.split())
+    assert "outside the scanned folders and was not followed" in " ".join(text.split())
     torch.save({"w": torch.ones(2)}, folder / "own.pt")
     report = scan(folder)
     assert [Path(item["path"]).name for item in report.sources] == ["own.pt"]

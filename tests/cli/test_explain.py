@@ -47,7 +47,11 @@ def test_json(invoke):
 
 @pytest.mark.parametrize(
     ("word", "hint"),
-    [("HD100", "did you mean HD"), ("nonfinit-loss", "nonfinite-loss"), ("x", "x")],
+    [
+        ("HD999", "there is no check 'HD999'; `headway checks` lists them all"),
+        ("nonfinit-loss", "nonfinite-loss"),
+        ("x", "x"),
+    ],
 )
 def test_an_unknown_code(invoke, word, hint):
     result = invoke("explain", word)

@@ -289,7 +289,7 @@ def test_a_crash_in_the_mended_body_is_no_cure(replay: Replay, broken: Path) -> 
     ("change", "words"),
     [
         (("WIDTH = 4", "WIDTH = 5"), "0.weight is (4, 3) there and (5, 3) here"),
-        (("torch.nn.Dropout(0.5)", "torch.nn.BatchNorm1d(4)"), "is only in one of the two"),
+        (("torch.nn.Dropout(0.5)", "torch.nn.BatchNorm1d(4)"), "exists in only one of the two"),
         (("guard(batches)", "batches"), "without a loop over guard(loader)"),
         (("guard.backward(loss)", "continue"), "without a backward pass"),
     ],

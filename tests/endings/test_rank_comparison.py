@@ -109,5 +109,5 @@ def test_equal_positions_are_named_together() -> None:
     ranks = [position(rank, "waiting", 5, call(4, 5)) for rank in range(3)]
     text = say_positions([*ranks, position(3, "elsewhere", 8)])
     assert text == (
-        "ranks 0, 1, 2 each waits in all_reduce of [20] at train.py:5; rank 3 stands at train.py:8"
+        "each of ranks 0, 1, 2 waits in all_reduce of [20] at train.py:5; rank 3 is at train.py:8"
     )

@@ -241,5 +241,5 @@ def test_a_guard_that_nobody_supervised(script: Path) -> None:
     report = diagnose(f"{mark}run")
     assert report.verdict == "failed"
     (finding,) = [item for item in report.findings if item.code == "HD913"]
-    assert "vanished" in finding.message
+    assert "ended without a record" in finding.message
     assert finding.step == 4

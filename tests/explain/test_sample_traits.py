@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.explain.explanation import Spike
+from headway.explain.counterfactual import worth_bisecting
+from headway.explain.explanation import Explanation, Spike, add_sentences
 from headway.explain.failing_step import FailingStep
 from headway.explain.remedies.drop_samples import DropSamples
-from headway.explain.remedies.sample_traits import add_common, find_common
+from headway.explain.remedies.sample_traits import add_common, blame_batch, find_common
 
 
 def step_with(batch: Any) -> FailingStep:
@@ -80,3 +81,36 @@ def test_the_remedy_and_the_spike_say_it() -> None:
     text = "Fix or remove samples 2, 5 with inputs about 3,000 times the usual"
     assert DropSamples(step, {0: (2, 5)}).text == text
     assert add_common(step, Spike(rows=(2, 5))).common == "inputs about 3,000 times the usual"
+
+
+def test_a_batch_of_another_scale_is_named_as_a_whole() -> None:
+    healthy, (x, y) = list(data()), data()
+    spike = Spike(rows=(1, 6), layers=("weight",), growth=(9e6,))
+    found = blame_batch(step_with([3000.0 * x, y]), [healthy], spike)
+    assert found.rows == ()
+    assert found.common == "inputs about 3,000 times those of the batch before"
+    assert add_common(step_with([3000.0 * x, y]), found) == found
+    explanation = add_sentences(Explanation(7, "spike", "deterministic", spike=found))
+    assert explanation.headline == (
+        "The gradient spike comes from a batch with inputs about 3,000 times those of the batch "
+        "before, and is largest in weight (9e+06 times its usual norm)."
+    )
+    assert not worth_bisecting(None, found, step_with([3000.0 * x, y]))
+
+
+def test_a_batch_like_the_one_before_is_not_blamed() -> None:
+    (x, y), spike = data(), Spike(rows=(2,))
+    some = x.clone()
+    some[[2, 5]] *= 3000.0
+    wild = x * 10.0 ** torch.arange(16.0)[:, None]
+    for batch, healthy in (
+        ([x, y], [x, y]),
+        ([some, y], [x, y]),
+        ([3000.0 * x, y], [wild, y]),  # the rows of this run have no usual size
+        ([3000.0 * x, y], [torch.zeros_like(x), y]),
+        ([3000.0 * x, y], {"x": x, "y": y}),
+        ([3000.0 * x, y], [x[:, :5], y]),
+        ([torch.full_like(x, torch.nan), y], [x, y]),
+    ):
+        assert blame_batch(step_with(batch), [healthy], spike) == spike
+    assert blame_batch(step_with([3000.0 * x, y]), [], spike) == spike

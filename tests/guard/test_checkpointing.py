@@ -338,9 +338,9 @@ def test_a_copy_of_the_model_computes_with_its_own_weights(how: Callable[[Any], 
     ("given", "said"),
     [
         ({}, "needs to know which modules"),
-        ({"classes": "Blok"}, "matches 'Blok'; there are the classes Block"),
-        ({"classes": nn.LSTM}, "there are the classes BatchNorm1d, Block, Dropout, GELU"),
-        ({"paths": "block.*"}, "there are the paths blocks.3, blocks.2"),
+        ({"classes": "Blok"}, "matches 'Blok'; available classes: Block"),
+        ({"classes": nn.LSTM}, "available classes: BatchNorm1d, Block, Dropout, GELU"),
+        ({"paths": "block.*"}, "available paths: blocks.3, blocks.2"),
         (
             {"paths": "blocks"},
             "blocks is a ModuleList, which has no forward of its own; 'blocks.*'",

@@ -371,7 +371,7 @@ def test_an_endless_loader_of_bad_batches_does_not_hang(
     seen = run.over(itertools.islice(itertools.cycle(data), 30))
     run.close()
     assert 3 < len(seen) < 30
-    assert [text for text in caplog.messages if "every batch is one to avoid" in text]
+    assert [text for text in caplog.messages if "every batch is on the list to avoid" in text]
 
 
 class Unseen:

@@ -152,7 +152,7 @@ def test_a_view_without_end_is_not_asked(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"CREATE VIEW metrics AS {ENDLESS}")
-    assert "without metrics" in refuses(reader_named("mlflow"), path)
+    assert "without MLflow or trackio metrics" in refuses(reader_named("mlflow"), path)
 
 
 def test_a_computed_column_is_not_asked(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_computed_column_is_not_asked(tmp_path: Path) -> None:
             " value AS (length(hex(zeroblob(40000000)))))"
         )
         connection.execute("INSERT INTO metrics VALUES ('loss', 'r', 1)")
-    assert "without metrics" in refuses(reader_named("mlflow"), path)
+    assert "without MLflow or trackio metrics" in refuses(reader_named("mlflow"), path)
 
 
 def test_a_huge_value_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def test_another_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE a (b)")
-    assert "without metrics of MLflow or trackio" in refuses(reader_named("mlflow"), path)
+    assert "without MLflow or trackio metrics" in refuses(reader_named("mlflow"), path)
 
 
 def test_a_folder_without_metrics_is_refused(tmp_path: Path) -> None:

@@ -97,6 +97,15 @@ def test_of_many_findings_the_worst_are_shown() -> None:
     assert "and 6 more" in html
 
 
+def test_a_list_of_findings_is_a_list_and_is_shown_as_a_table() -> None:
+    found = report(HOSTILE, HOSTILE).findings
+    assert found == [HOSTILE, HOSTILE]
+    shown = Balanced(found._repr_html_())
+    assert "2 findings" in shown.words
+    assert shown.words.count("HD201 nonfinite-gradient") == 2
+    assert "<table" not in report().findings._repr_html_()
+
+
 def test_a_guard_shows_what_it_has_seen_and_done(tmp_path: object) -> None:
     torch = pytest.importorskip("torch")
     model = torch.nn.Linear(2, 1)
@@ -111,6 +120,7 @@ def test_a_guard_shows_what_it_has_seen_and_done(tmp_path: object) -> None:
         assert "watching, 2 steps, 1 action" in words
         assert "HD101 nonfinite-loss" in words
         assert "last action: skip" in words
+        assert "HD101 nonfinite-loss" in guard.findings._repr_html_()
     assert "closed, 2 steps" in guard._repr_html_()
     assert str(tmp_path) in guard._repr_html_()
 

@@ -78,7 +78,7 @@ def found(file: Path, how: str, kind: str = "exponential", code: str = "HD417") 
     [
         ("load and advance", "was loaded at position 4 and then advanced 4 times"),
         ("advance", "advanced 4 times after the optimizer's state was loaded"),
-        ("new", "starts again at position 0"),
+        ("new", "restarts at position 0"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler")

@@ -150,7 +150,7 @@ def test_a_hook_of_the_users_leaves_the_loss_to_tell(tmp_path: Path) -> None:
     records = told(plan)
     assert dict(records[6].columns["rank/nonfinite"].items()) == {0: 0.0, 1: 1.0}
     assert "rank/nonfinite" not in records[9].columns, "nobody can tell"
-    assert sum("communication hook of its own" in text for text in pairs[0][0].said) == 1
+    assert sum("has its own communication hook" in text for text in pairs[0][0].said) == 1
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_a_group_given_by_hand() -> None:
 
 def test_a_group_without_this_rank_is_refused() -> None:
     (said,), _ = run_ranks(refusals, 2)
-    assert "no member" in said
+    assert "not a member" in said
 
 
 def test_a_wrapper_that_comes_too_late_is_named() -> None:

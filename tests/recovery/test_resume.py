@@ -188,7 +188,7 @@ def test_another_model_is_refused_and_nothing_is_changed(tmp_path: Path) -> None
     before = {name: p.clone() for name, p in other.state_dict().items()}
     with (
         Guard(other, torch.optim.Adam(other.parameters()), run_dir=tmp_path) as guard,
-        pytest.raises(UsageError, match="the snapshot is of another model: bias"),
+        pytest.raises(UsageError, match="the snapshot belongs to another model: bias"),
     ):
         guard.resume()
     assert_same(before, dict(other.state_dict()))

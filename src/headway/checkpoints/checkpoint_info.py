@@ -91,7 +91,7 @@ def unknown_code(names: list[str], path: Path, where: str) -> list[Problem]:
         return []
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     shown = ", ".join(name[:200] for name in names[:3])
-    message = f"{where} names code that headway does not know: {shown}{more}"
+    message = f"{where} refers to code that is not on the allowlist: {shown}{more}"
     return [Problem("unknown", message, path, {"globals": [name[:200] for name in names[:100]]})]
 
 

@@ -45,8 +45,10 @@ def describe_left_out(links: Mapping[Path, Path]) -> str:
     if not links:
         return ""
     link, target = next(iter(links.items()))
-    more = f" and {len(links) - 1} more links lead" if len(links) > 1 else " leads"
-    return f"{link} -> {target}{more} out of what is scanned and was not followed"
+    verbs = "points outside the scanned folders and was"
+    if len(links) > 1:
+        verbs = f"and {len(links) - 1} more links point outside the scanned folders and were"
+    return f"{link} -> {target} {verbs} not followed"
 
 
 def _stays(path: Path) -> bool:

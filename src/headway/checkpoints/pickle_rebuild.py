@@ -271,7 +271,7 @@ def _nested(machine: Machine, args: tuple[Any, ...]) -> Any:
         raise ValueError
     if not stream.legacy:
         # Storages are always written in the legacy format; torch.load would accept any other.
-        machine.called.append(("a call of torch.load with bytes that are no storage", ()))
+        machine.called.append(("a call of torch.load with bytes that are not a storage", ()))
     if stream.legacy and stream.loaded.damage is not None:
         raise Damaged(f"a pickle inside of it: {stream.loaded.damage}")
     machine.include(stream.loaded)

@@ -300,7 +300,7 @@ def find_other_pickles(
             continue
         left -= entry.size
         if left < 0:
-            why = f"the pickles beside the main one have more than {MAX_BYTES} bytes"
+            why = f"the pickles other than the main one have more than {MAX_BYTES} bytes"
             yield PickleMember(name, None, why)
             return
         yield _interpret(file, entry)

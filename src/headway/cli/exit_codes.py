@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from headway.errors import HeadwayError, InternalError
-from headway.output.display_text import clean
+from headway.output.display_text import clean, wrap_for
 
 USAGE, INTERNAL, INTERRUPTED, OUTPUT_CLOSED = 2, 4, 130, 141
 MAX_CHAIN = 20
@@ -106,7 +106,8 @@ def _usage(error: click.ClickException) -> str:
 def print_message(message: str) -> None:
     """Print one line to stderr."""
     with contextlib.suppress(OSError):  # stderr may be closed; the exit code remains
-        print(f"headway: {' '.join(clean(message).split())}", file=sys.stderr, flush=True)
+        text = f"headway: {' '.join(clean(message).split())}"
+        print(wrap_for(sys.stderr, text), file=sys.stderr, flush=True)
 
 
 def _print_traceback() -> None:

@@ -121,7 +121,7 @@ def _write_symptom(asked: str, found: SymptomMatch, form: str) -> None:
         page.line((found.symptom.title, "bold"))
         page.line(f"Page: docs/{found.symptom.page}", first="  ")
         page.gap()
-    page.line(("Checks to look at, the likeliest first", "bold"))
+    page.line(("Related checks, the most likely first", "bold"))
     for check in found.checks:
         page.line(
             (check.code, "bold"), f"  {check.name}: {check.summary}", first="  ", rest=" " * 9

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from headway.cli.exit_codes import print_message
-from headway.config import Settings, nearest_name
+from headway.config import Settings
 from headway.errors import UsageError
 from headway.output.view import ReportView, plural
 from headway.policy import Policy
@@ -194,9 +194,9 @@ def _known(word: str, names: dict[str, str]) -> str:
     code = word.upper()
     if any(known.startswith(code) for known in names.values()):
         return code
-    choices = [*names.values(), *names]
-    near = nearest_name(code, choices) or nearest_name(word.lower(), choices)
-    hint = f"did you mean {near}?" if near else "`headway checks` lists them all"
+    from headway import registry
+
+    hint = registry.suggest(word, names.values(), names)
     raise UsageError(f"no check has the code or name {word!r}; {hint}")
 
 

@@ -108,7 +108,9 @@ def _inside_of(paths: Sequence[Path]) -> Callable[[Path], bool]:
     def distrust(file: Path) -> bool:
         inside = any(file.is_relative_to(folder) for folder in scanned)
         if inside:
-            print_message(f"{file} is inside what is scanned and is not used; --config {file} does")
+            print_message(
+                f"{file} is inside a scanned folder and is ignored; --config {file} uses it"
+            )
         return inside
 
     return distrust

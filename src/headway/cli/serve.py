@@ -98,7 +98,7 @@ def _read_token(path: Path) -> str:
     try:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not a text file"
         raise UsageError(f"cannot read the token from {path}: {reason}") from error
     if len(token) < SHORTEST_TOKEN or not re.fullmatch(r"[\w-]+", token, re.ASCII):
         raise UsageError(

@@ -100,7 +100,7 @@ def _choose_run(path: Path, *, wait: float | None) -> Path:
             what = "contains no run" if path.is_dir() else "is not a run directory"
             raise UnreadableInput(f"{path} {what}")
         if not waiting:
-            print_message(f"waiting for a run in {path}; Ctrl-C ends this")
+            print_message(f"waiting for a run in {path}; Ctrl-C stops")
             waiting = True
         time.sleep(wait)
     return path

@@ -160,6 +160,15 @@ class Finding:
         }
 
 
+class Findings(list[Finding]):
+    """A list of findings that a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        notebook = importlib.import_module("headway.output.notebook")
+        html: str = notebook.findings_html(self)
+        return html
+
+
 @dataclass(frozen=True, slots=True)
 class NotRun:
     """A check that could not run, and why: no finding must not mean 'healthy' there."""

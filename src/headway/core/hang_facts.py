@@ -1,4 +1,4 @@
-"""Where each rank of a run stands when nothing progresses, and how the ranks compare.
+"""Where each rank of a run is when nothing progresses, and how the ranks compare.
 
 The watchdogs of the guard collect the positions; the checks of hangs and lost ranks read them.
 """
@@ -19,7 +19,7 @@ ACTIVE = "active"
 WAITING = "waiting"
 """It waits in a collective."""
 ELSEWHERE = "elsewhere"
-"""It stands still at a line that is no collective."""
+"""It makes no progress at a line that is not a collective."""
 STOPPED = "stopped"
 """Its process is suspended (SIGSTOP, a debugger)."""
 DEAD = "dead"
@@ -27,11 +27,11 @@ DEAD = "dead"
 ENDED = "ended"
 """Its guard was closed, or the process recorded how it ended."""
 SILENT = "silent"
-"""It does not answer, and its process cannot be looked at."""
+"""It does not answer, and its process cannot be inspected."""
 
 
 WORKER = "a DataLoader worker"
-"""What a rank waits for whose data does not come."""
+"""What a rank waits for if no batch arrives."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class CollectiveFacts(FactTable):
 
 @dataclass(frozen=True)
 class RankPlace(FactTable):
-    """Where one rank stands."""
+    """Where one rank is."""
 
     rank: Whole
     state: Text
@@ -111,7 +111,7 @@ class RankPlace(FactTable):
         if self.state == ELSEWHERE:
             text = f" (`{self.line_text}`)" if self.line_text else ""
             waits = f", waiting for {self.within}" if self.within else ""
-            return f"{name} stands{at}{text}{waits}"
+            return f"{name} is{at}{text}{waits}"
         if self.gone:
             return f"{name} {self.why or 'has ended'}"
         why = f" ({self.why})" if self.why else ""
@@ -140,7 +140,7 @@ class HangFacts(EndingFacts):
     timed_out: bool
     """`Policy(hang_timeout=…)` ended the process."""
     unheard: Names
-    """What could not be looked at."""
+    """What could not be inspected."""
 
     @property
     def culprit(self) -> RankPlace | None:
@@ -164,7 +164,7 @@ class MismatchFacts(EndingFacts):
 
 @dataclass(frozen=True)
 class RankLostFacts(EndingFacts):
-    """A rank died or left, and the others cannot continue."""
+    """A rank died or exited early, and the others cannot continue."""
 
     kind = RANK_LOST
 
@@ -188,7 +188,7 @@ class Comparison:
     """What the positions of all ranks show together."""
 
     kind: str
-    """`lost`, `elsewhere`, `mismatch`, or `same` where all ranks stand at the same place."""
+    """`lost`, `elsewhere`, `mismatch`, or `same` where all ranks are at the same place."""
     suspects: Sequence[int] = ()
     extra: Mapping[str, Any] | None = None
     """The call that only the suspect makes."""
@@ -345,6 +345,6 @@ def say_positions(positions: Sequence[RankPlace], most: int = 4) -> str:
             parts.append(str(items[0]))
         else:
             names = say_list([item.number for item in items], 6)
-            parts.append(f"ranks {names} each {text}")
+            parts.append(f"each of ranks {names} {text}")
     more = len(groups) - most
     return "; ".join(parts) + (f"; and {more} more positions" if more > 0 else "")

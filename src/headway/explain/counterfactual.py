@@ -83,7 +83,7 @@ def worth_bisecting(origin: Origin | None, spike: Spike | None, failing_step: Fa
     if sum(batch_size(batch) or 1 for batch in failing_step.batches) < 2:
         return False
     if spike is not None:
-        return not spike.rows
+        return not spike.rows and not spike.common
     return origin is None or (not origin.rows and origin.kind in _BY_SAMPLES)
 
 

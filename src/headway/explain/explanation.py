@@ -105,7 +105,8 @@ class Spike:
     """Parameters whose gradients grew most; `growth` has the factors."""
     growth: tuple[float, ...] = ()
     common: str = ""
-    """What the samples have in common and the others do not."""
+    """What the samples have in common and the others do not; without `rows`, what all of the batch
+    have in common and the batch before has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,14 +376,16 @@ def _describe_spike(explanation: Explanation) -> str:
         parts.append(f"loss component `{spike.component}`")
     if samples := format_samples(explanation):
         parts.append(samples)
-    if spike.layers:
-        grown = f"{spike.growth[0]:.3g} times its usual norm" if spike.growth else "the largest"
-        parts.append(f"the gradient of {spike.layers[0]} ({grown})")
+    elif spike.common:
+        parts.append(f"a batch with {spike.common}")
     if explanation.rank is not None:
         parts.insert(0, f"rank {explanation.rank}")
-    if not parts:
-        return "The gradient spike is not limited to some layers or samples."
-    return f"The gradient spike comes from {', '.join(parts)}."
+    source = f" comes from {', '.join(parts)}" if parts else ""
+    if not spike.layers:
+        return f"The gradient spike{source or ' is not limited to some layers or samples'}."
+    grown = f" ({spike.growth[0]:.3g} times its usual norm)" if spike.growth else ""
+    link = ", and" if source else ""
+    return f"The gradient spike{source}{link} is largest in {spike.layers[0]}{grown}."
 
 
 def _list_some(items: Sequence[Any], most: int = 5) -> str:

@@ -23,7 +23,7 @@ from headway.explain.failing_step import (
 )
 from headway.explain.remedies.base import StepRemedy
 from headway.explain.remedies.drop_samples import Bisection, DropSamples
-from headway.explain.remedies.sample_traits import add_common
+from headway.explain.remedies.sample_traits import add_common, blame_batch
 from headway.explain.spikes import find_spike
 from headway.explain.trace import Trace
 from headway.torch_adapters.runtime_state import compiled_code_runs
@@ -129,7 +129,9 @@ class _Investigation:
         if one.outcome.complete:
             self._origins = locate.find_origins(trace, self._failing_step)
             if self._failing_step.symptom == "spike" and not self._origins:
-                self._spike = find_spike(trace, self._failing_step, one.outcome.norms)
+                spike = find_spike(trace, self._failing_step, one.outcome.norms)
+                healthy = self._elsewhere.healthy_batches
+                self._spike = blame_batch(self._failing_step, healthy, spike)
         return one.outcome
 
     def _again(self) -> Generator[StepPass, None, Nature]:

@@ -37,7 +37,7 @@ def find_objection(
     if after.error and not before.error:
         return f"the edited script fails: {after.error}"
     if after.steps < before.steps:
-        return f"the edited script made {after.steps} steps instead of {before.steps}"
+        return f"the edited script took {after.steps} steps instead of {before.steps}"
     if find_same(finding, after, map_line) is not None:
         return "the finding is still there"
     new = find_new(before, after, map_line)

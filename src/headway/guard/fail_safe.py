@@ -168,8 +168,8 @@ def _is_about_a_worker(error: Exception) -> bool:
 def _say_failure(error: Exception) -> str:
     if is_host_out_of_memory(error):
         return (
-            "the memory of the host ran out in headway's own work, and it switched itself off; "
-            "training continues without a guard"
+            "headway ran out of host memory and switched itself off; training continues without "
+            "a guard"
         )
     where = traceback.extract_tb(error.__traceback__)[-1]
     return (

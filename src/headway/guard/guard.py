@@ -25,7 +25,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from headway.config import Settings
-from headway.core.findings import Finding
+from headway.core.findings import Finding, Findings
 from headway.errors import UsageError
 from headway.explain.explanation import Explanation
 from headway.explain.failing_step import StepPass as OnePass
@@ -45,7 +45,7 @@ from headway.guard.recovery.training_state import Stateful
 from headway.guard.session import Session
 from headway.guard.step_hooks import StepHooks
 from headway.output.notebook import guard_html, guard_state
-from headway.output.notices import Notices
+from headway.output.notices import Notices, print_end
 from headway.policy import Action, Policy, require_policy
 from headway.rerun import in_script
 from headway.rerun.bad_step import AppliedRemedy, BadStep
@@ -325,7 +325,7 @@ class Guard:
     def findings(self) -> list[Finding]:
         """Findings so far, in order. Waits for steps still on the device."""
         self._flush_readings()
-        return self._session.recorder.engine.findings
+        return Findings(self._session.recorder.engine.findings)
 
     @property
     def actions(self) -> list[Action]:
@@ -354,7 +354,10 @@ class Guard:
         return self._rerun.explain_captured(incident, frame)
 
     def close(self) -> None:
-        """Remove all hooks and patches, and finish the record. Closing twice does nothing."""
+        """Remove all hooks and patches, and finish the record. Closing twice does nothing.
+
+        On a terminal, one line says how many steps were guarded and what was found.
+        """
         self._close(well=True)
 
     def _close(self, *, well: bool, last: bool = True) -> None:
@@ -377,6 +380,8 @@ class Guard:
             recorder = self._session.recorder
             self._protected.spare("the end of the record", recorder.close, self._session.steps)
         self._trackers.close()
+        if well and last and rank_group.own_rank() == 0 and not in_script.is_requested():
+            print_end(self.step, self.findings, self.run_dir)
 
     def _repr_html_(self) -> str:
         """For Jupyter. Waits for steps still on the device, as `findings` does."""

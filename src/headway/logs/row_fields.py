@@ -84,8 +84,8 @@ def unroll(log: Log) -> None:
     before = np.concatenate(([0], np.cumsum(np.where(falls, ends, 0))))
     log.table.steps = array("q", (steps + before).tolist())
     log.notes.append(
-        "the step counter starts over in each epoch; steps are counted through, except for those "
-        "after the last logged step of an epoch"
+        "the step counter restarts in each epoch; steps are numbered continuously, except for "
+        "those after the last logged step of an epoch"
     )
 
 

@@ -98,7 +98,7 @@ def _with_second(
     if not 0 < line <= len(source):
         return shown
     op = evidence.get("made_by")
-    label = f"{op} here" if isinstance(op, str) else "made here"
+    label = f"{op} here" if isinstance(op, str) else "created here"
     second = _underline(source, line, op if isinstance(op, str) else None, label=label)
     if file != where.file:
         return [*shown, replace(second, file=file)]

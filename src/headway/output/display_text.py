@@ -6,10 +6,28 @@ import html
 import math
 import os
 import re
+import shutil
+import textwrap
 import unicodedata
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import TextIO
+
+NEXT = "next: headway "
+"""Before a command to type, which must stay in one piece."""
+
+
+def wrap_for(stream: TextIO, text: str) -> str:
+    """The text, wrapped between words if the stream is a terminal."""
+    if NEXT in text or not stream.isatty():
+        return text
+    width = max(shutil.get_terminal_size().columns - 1, 20)
+    lines = textwrap.wrap(
+        text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(lines)
+
 
 # Paths in a shared report: relative to the project or to the run's parent folder, and with `~` for
 # any user's home directory, since a run is often read on another machine.

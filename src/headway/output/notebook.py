@@ -86,6 +86,11 @@ def finding_html(finding: Finding) -> str:
     return "".join([*parts, "</div>"])
 
 
+def findings_html(findings: Sequence[Finding]) -> str:
+    """A list of findings: how many, and a table of them."""
+    return _block(plural(len(findings), "finding"), [], findings)
+
+
 def _block(head: str, lines: Iterable[str], findings: Sequence[Finding], picture: str = "") -> str:
     parts = [f"<div><b>{_safe(head)}</b>"]
     parts += [f'<div style="opacity:.75">{_safe(line)}</div>' for line in lines]

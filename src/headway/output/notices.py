@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import shlex
 import shutil
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from queue import SimpleQueue
@@ -16,9 +18,23 @@ from urllib.parse import urlsplit
 
 from headway.core.findings import Finding, Severity
 from headway.errors import UsageError
-from headway.output.display_text import clean
+from headway.output.display_text import clean, wrap_for
+from headway.output.view import plural
 
 logger = logging.getLogger("headway")
+
+
+def _wrap(record: logging.LogRecord) -> bool:
+    """Wrap a message at words if only Python's last resort shows it, on a terminal.
+
+    Handlers of the user get it as one line.
+    """
+    if not logger.hasHandlers() and sys.stderr is not None:
+        record.msg, record.args = wrap_for(sys.stderr, record.getMessage()), None
+    return True
+
+
+logger.addFilter(_wrap)
 
 
 class Notices:
@@ -32,6 +48,23 @@ class Notices:
         if topic not in self._logged:
             self._logged.add(topic)
             logger.warning("headway: %s", message)
+
+
+def print_end(steps: int, findings: Iterable[Finding], run_dir: object) -> None:
+    """One line when a guard is closed, on a terminal only: a pipe, a log and a notebook get none.
+
+    Not through `logging`: the end of a healthy run is no warning, and lower levels are not shown.
+    """
+    stream = sys.stderr
+    if not steps or stream is None or not stream.isatty():
+        return
+    codes = dict.fromkeys(item.code for item in findings if item.severity >= Severity.WARNING)
+    found = f"findings: {', '.join(codes)}" if codes else "no findings"
+    where = f"; next: headway diagnose {shlex.quote(str(run_dir))}" if codes else f" ({run_dir})"
+    end = where if run_dir is not None else ""
+    with contextlib.suppress(OSError):
+        text = f"headway: {plural(steps, 'step')} guarded, {found}{end}"
+        print(wrap_for(stream, text), file=stream)
 
 
 # Notifications: on a finding and at the end of a run. The training puts a message on a queue and

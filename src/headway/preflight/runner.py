@@ -184,7 +184,7 @@ def run_check(
             report,
             looked_at=_count_steps(steps, passes),
             not_shown=_not_shown(steps, passes),
-            too_little="" if steps or passes else "no optimizer step was made",
+            too_little="" if steps or passes else "no optimizer step was taken",
         ),
         steps=steps,
         passes=passes,

@@ -134,7 +134,7 @@ def _size(item: Any) -> int | None:
 
 COMPRESSED = (
     "a communication hook, or mixed precision of DistributedDataParallel, changes gradients "
-    "between the ranks, and a re-run leaves that out"
+    "between the ranks, which a re-run does not repeat"
 )
 COMPILED = (
     "with several ranks a compiled step is run again op by op, which may succeed where it failed"
@@ -210,7 +210,7 @@ class RerunGroup:
                 self.give_up()
             else:  # the pass has failed somewhere: now everyone knows, and answers accordingly
                 self._reset(unsaid[1])
-        raise StepAborted("another rank has given up")
+        raise StepAborted("another rank gave up")
 
     def give_up(self) -> None:
         """Tell the others that this rank stops, once."""

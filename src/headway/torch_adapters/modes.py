@@ -23,14 +23,14 @@ from headway.torch_adapters.tensor_values import plain_tensor, storage_address
 no_function_modes: Callable[[], AbstractContextManager[Any]] = private_part(
     "torch._C.DisableTorchFunction",
     nullcontext,
-    without="function modes in force observe headway's own calls, too",
+    without="active function modes also observe headway's own calls",
 )
 """A context manager: no function mode and no `__torch_function__` is asked."""
 
 no_dispatch_modes: Callable[[], AbstractContextManager[Any]] = private_part(
     "torch.utils._python_dispatch._disable_current_modes",
     nullcontext,
-    without="dispatch modes in force observe headway's own reading, too",
+    without="active dispatch modes also observe headway's own reads",
 )
 """A context manager: no dispatch mode is in force."""
 
@@ -52,7 +52,7 @@ _UNKNOWN_DEPTH = 2
 _dispatch_depth: Callable[[], int] = private_part(
     "torch._C._len_torch_dispatch_stack",
     lambda: _UNKNOWN_DEPTH,
-    without="ops are not recorded for trial updates: another mode may be in force",
+    without="ops are not recorded for trial updates: another mode may be active",
 )
 
 

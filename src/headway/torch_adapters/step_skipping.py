@@ -135,7 +135,7 @@ def _torch_wrapper() -> types.CodeType | None:
     wrap = private_part(
         "torch.optim.Optimizer.profile_hook_step",
         None,
-        without="a skipped step is made with zero gradients, and everything it changed is restored",
+        without="a skipped step is taken with zero gradients, and all its changes are undone",
     )
     code = None if wrap is None else wrap(lambda optimizer: None).__code__
     return code if code is not None and "func" in code.co_freevars else None

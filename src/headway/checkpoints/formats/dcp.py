@@ -133,7 +133,7 @@ class _Folder:
         at = index.get("offset")
         shape = _shape(self.tensors[name].get("size"))
         if place is None or shape is None:
-            self.lost.setdefault(name, "its bytes are not there")
+            self.lost.setdefault(name, "its bytes are missing")
             return
         first = at if isinstance(at, tuple) and len(at) == len(shape) else (0,) * len(shape)
         try:

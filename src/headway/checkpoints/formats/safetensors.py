@@ -65,7 +65,7 @@ def read(path: Path) -> tuple[list[SavedTensor], dict[str, Any], list[Problem]]:
     except (ValueError, RecursionError):
         return broken("its header is not JSON")
     if not isinstance(header, dict):
-        return broken("its header is no JSON object")
+        return broken("its header is not a JSON object")
     metadata = header.pop("__metadata__", None)
     if metadata is not None and not _is_text_table(metadata):
         return broken("its __metadata__ is not a table of texts")
@@ -86,7 +86,7 @@ def _tensors(
             dtype, shape, begin, end = _entry(entry)
             count = tensor_bytes.size_of(shape)
         except (tensor_bytes.Lost, ValueError, TypeError, KeyError) as error:
-            wrong[name] = str(error) or "its entry makes no sense"
+            wrong[name] = str(error) or "its entry is invalid"
             continue
         kind = dtypes.SAFETENSORS.get(dtype)
         expected = max(expected, base + end)

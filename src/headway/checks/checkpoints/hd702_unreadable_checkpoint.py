@@ -25,7 +25,7 @@ class UnreadableCheckpoint(CheckpointProblemCheck):
     A checkpoint that is being written at this moment looks truncated: scan it again.
 
     ## What to do
-    Use the checkpoint before it. Save under a temporary name and rename the file when it is
+    Use the previous checkpoint. Save under a temporary name and rename the file when it is
     complete, and keep at least two checkpoints.
 
     ## References
@@ -43,7 +43,7 @@ class UnreadableCheckpoint(CheckpointProblemCheck):
 
     unsaid = "{} cannot be read"
     remedies = (
-        "Use the checkpoint before it; `headway scan RUN --last-good` prints it.",
+        "Use the previous checkpoint; `headway scan RUN --last-good` prints the last good one.",
         "Save under a temporary name and rename the file when it is complete, and keep "
         "at least two checkpoints.",
     )

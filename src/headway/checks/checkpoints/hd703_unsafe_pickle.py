@@ -18,8 +18,8 @@ class UnsafePickle(CheckpointProblemCheck):
     Every pickle of a checkpoint, without running it: which functions and classes it imports.
 
     ## Why it matters
-    A pickle is a program. `torch.load(…, weights_only=False)`, and whatever reads the `.metadata`
-    of a distributed checkpoint, runs it with all your permissions.
+    A pickle is a program. `torch.load(…, weights_only=False)`, and any code that reads the
+    `.metadata` of a distributed checkpoint, runs it with all your permissions.
 
     ## How it is measured
     The pickle is read as a list of instructions. Every name in it is compared with a list of
@@ -32,7 +32,7 @@ class UnsafePickle(CheckpointProblemCheck):
     ## False alarms
     Classes of your own are not on the list. Allow them by name, `--allow my_package.Config` or
     `--allow 'my_package.*'`, or with `allow` in the settings. The data of a tensor are never
-    treated as a pickle, whatever they start with.
+    treated as a pickle.
 
     ## What to do
     Do not load it. Find out where the file came from; if you trust it, save its tensors again as
@@ -66,7 +66,8 @@ class UnsafePickle(CheckpointProblemCheck):
         problem = CheckpointProblem.of(record)
         yield self.find(
             record,
-            problem.message or f"{problem.path or 'the checkpoint'} names code that is not known",
+            problem.message
+            or f"{problem.path or 'the checkpoint'} refers to code that is not on the allowlist",
             subject=problem.subject,
             where=Where(file=problem.path),
             severity=Severity.WARNING,

@@ -83,7 +83,7 @@ class ZeroWeights:
         steps = saved.count if saved.count is not None else saved.step
         for name in self.zero:
             if owners.get(name) in self.fed and steps is not None and steps >= ENOUGH_STEPS:
-                found[name] = "but its moments are not: it was trained, and set to 0 since"
+                found[name] = "but its optimizer moments are not: it was trained and later set to 0"
             elif self.batches and _MATRIX.sub(r"\1bias", name) in self.spread:
                 found[name] = "but its bias is not: its output is the same for every input"
         return found
@@ -140,8 +140,8 @@ class ExtremeWeight(Check):
     layers of residual branches and control convolutions start like that. LoRA is ignored.
 
     ## What to do
-    Compare with the checkpoint before: a single element points to the file or the memory, a whole
-    layer to the training. Do not cast to fp16; bf16 has the range of fp32.
+    Compare with the previous checkpoint: a single element points to a corrupt file or memory, a
+    whole layer to the training. Do not cast to fp16; bf16 has the range of fp32.
 
     ## References
     IEEE 754 half precision; Yu et al., "The Super Weight in Large Language Models" (2024).
@@ -228,9 +228,15 @@ class ExtremeWeight(Check):
                 continue
             middle = self._middle_of_peers(name)
             if middle is not None:
-                extreme.append((size, name, f"{say(size / middle)} times its peers' {say(middle)}"))
+                extreme.append(
+                    (
+                        size,
+                        name,
+                        f"{say(size / middle)} times the median of its peers, {say(middle)}",
+                    )
+                )
             elif size > least:
-                extreme.append((size, name, "above 65504, the largest number of fp16"))
+                extreme.append((size, name, "above 65504, the largest fp16 value"))
         if not extreme:
             return
         extreme.sort(key=lambda item: (-item[0], item[1]))
@@ -243,8 +249,8 @@ class ExtremeWeight(Check):
             subject=saved.path,
             where=Where(file=self.largest[name][2] or saved.path, module=name),
             remedies=[
-                "Compare with the checkpoint before it: one element points to the file or the "
-                "memory, a whole layer to the training.",
+                "Compare with the previous checkpoint: a single element points to a corrupt file "
+                "or memory, a whole layer to the training.",
                 "Do not cast it to fp16; bf16 has the range of fp32.",
             ],
             path=saved.path,
@@ -281,7 +287,7 @@ class ExtremeWeight(Check):
             subject=f"{saved.path} zero {severity.name}",
             where=Where(file=self.zeroed.zero[names[0]] or saved.path, module=names[0]),
             remedies=[
-                "Compare with the checkpoint before it, and check the tool that wrote this file."
+                "Compare with the previous checkpoint, and check the tool that wrote this file."
             ],
             path=saved.path,
             value=0.0,

@@ -118,7 +118,7 @@ class WeightsNotLoaded(Check):
         return self.find(
             record,
             f"{name} was loaded{at} with {facts.rows} rows and then replaced by one of "
-            f"{facts.rows_now} rows that holds none of them: it trains from random values",
+            f"{facts.rows_now} rows that contains none of them: it trains from random values",
             subject=name,
             where=facts.locate(rank=record.rank, module=name),
             remedies=["Copy the loaded rows into the larger tensor before you replace it."],
@@ -130,8 +130,8 @@ class WeightsNotLoaded(Check):
         model = facts.model or "the model"
         return self.find(
             record,
-            f"{say(100 * own)} % of the state loaded into {model} are its own tensors: no name "
-            f"in the file fits",
+            f"{say(100 * own)} % of the state loaded into {model} are the model's own tensors: no "
+            f"name in the file matches",
             subject=f"{model} own",
             where=facts.locate(rank=record.rank),
             remedies=["Compare the names in the file with those of `model.state_dict()`."],
@@ -147,7 +147,7 @@ class WeightsNotLoaded(Check):
             f"started: {say_list(names)}",
             subject="overwritten",
             where=facts.locate(rank=record.rank, module=names[0] if names else None),
-            remedies=["Initialise first and load last."],
+            remedies=["Initialise the weights first, then load the state."],
             share=lost,
             limit=self.limits.overwritten,
             tensors=names,

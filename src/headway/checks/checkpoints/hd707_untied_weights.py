@@ -117,7 +117,7 @@ class UntiedWeights(Check):
         shape = " x ".join(str(int(size)) for size in facts.shape)
         yield self.find(
             record,
-            f"{first} and {second} ({shape}) {how} but are two trained tensors: they diverge "
+            f"{first} and {second} ({shape}) {how} but are two separate tensors: they diverge "
             f"from the first update on",
             subject=f"{first} {second}",
             where=facts.locate(rank=record.rank, module=second),

@@ -12,8 +12,8 @@ from headway.core.numbers import say
 from headway.core.records import SetupRecord
 
 LARGE = (
-    "Standardise the inputs (subtract the mean, divide by the spread of the training set; pixels "
-    "by 255), or start the model with a normalising layer.",
+    "Standardise the inputs (subtract the mean, divide by the standard deviation of the training "
+    "set; pixels by 255), or start the model with a normalising layer.",
 )
 SMALL = (
     "Look for a scaling that is applied twice: by the data set and again by a transform or in "
@@ -29,22 +29,23 @@ class UnscaledInput(Check):
     layer, as it arrives there: after everything that the loader, the loop or the model does to it.
 
     ## Why it matters
-    Initialisations and learning rates are designed for inputs of about unit size. Pixels of 0 to
+    Initialisations and learning rates are designed for inputs of about unit scale. Pixels of 0 to
     255 make the gradients of the first layer a hundred times too large: training is slow, unstable
     or fails. Inputs that were divided twice have hardly any signal compared with the biases.
 
     ## How it is measured
     Over all inspected batches: a root mean square above 30 with values beyond 100; or no value
-    beyond 0.02; or a spread of less than 2 % of the mean, so that all inputs are almost one number.
+    beyond 0.02; or a standard deviation of less than 2 % of the mean, so that all inputs are almost
+    one number.
 
     ## False alarms
     Ids are inputs of embeddings, which are not checked. Layers that normalise have no weights to
-    disturb, and their outputs have unit size. A single tensor of zeros (a first hidden state)
+    disturb, and their outputs have unit scale. A single tensor of zeros (a first hidden state)
     passes.
 
     ## What to do
-    Standardise by the mean and spread of the training set, once, and check the values right before
-    the model: `print(x.mean(), x.std())`.
+    Standardise by the mean and standard deviation of the training set, once, and check the values
+    right before the model: `print(x.mean(), x.std())`.
 
     ## References
     Stack Overflow 50762466, 47318871; LeCun et al., "Efficient BackProp", 4.3.
@@ -76,7 +77,7 @@ class UnscaledInput(Check):
         smallest: float = 0.02
         """Inputs that are all smaller have no signal."""
         spread: float = 0.02
-        """Ratio of spread to mean."""
+        """Ratio of standard deviation to mean."""
 
     def start(self) -> None:
         self.reported: set[str] = set()
@@ -98,7 +99,7 @@ class UnscaledInput(Check):
             what = f"are all smaller than {say(largest)} (limit {say(limits.smallest)})"
             cure = SMALL
         elif std < limits.spread * abs(mean) and std < limits.spread:
-            what = f"are all almost {say(mean)}, with a spread of {say(std)}"
+            what = f"are all almost {say(mean)}, with a standard deviation of {say(std)}"
             cure = SMALL
         else:
             return

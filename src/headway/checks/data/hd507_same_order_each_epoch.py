@@ -20,7 +20,7 @@ CURES = {
 
 
 class SameOrderEachEpoch(Check):
-    """Every pass over the data has the same shuffled order, or the labels come in blocks.
+    """Every pass over the data has the same shuffled order, or the labels are sorted.
 
     ## What it checks
     The batches of one training pass against those of the next, from a loader or from a loop that
@@ -34,7 +34,7 @@ class SameOrderEachEpoch(Check):
     ## How it is measured
     By content, by the indices used, or by the state from which the sampler draws its order: two
     passes of three batches or more are the same, and the order is not that of the data. Sorted
-    labels: neighbours in a batch differ less than a third as often as in a mixed order.
+    labels: neighbours in a batch differ less than a third as often as in a shuffled order.
 
     ## False alarms
     Reading in order, without shuffling, is information only, as usual for time series and text. One
@@ -113,8 +113,8 @@ class SameOrderEachEpoch(Check):
             return
         yield self.find(
             record_at(self.sequential),
-            f"the loader does not shuffle and the labels come in blocks: neighbours differ only "
-            f"{say(100 * self.mixing)} % as often as in a mixed order (limit "
+            f"the loader does not shuffle and the labels are sorted: neighbours differ only "
+            f"{say(100 * self.mixing)} % as often as in a shuffled order (limit "
             f"{say(100 * self.limits.changes)} %)",
             where=Where(*self.place),
             severity=Severity.WARNING,

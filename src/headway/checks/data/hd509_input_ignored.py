@@ -11,7 +11,7 @@ TOPIC = "input-dependence"
 
 
 class InputIgnored(Check):
-    """The model returns the same output whatever its input is.
+    """The model returns the same output for every input.
 
     ## What it checks
     Whether any output changes when every sample of the batch is replaced by another.

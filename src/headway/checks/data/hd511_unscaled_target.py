@@ -26,7 +26,7 @@ class UnscaledTarget(Check):
 
     ## How it is measured
     Over all targets of a line: their root mean square is above 200, or their mean is beyond 30 and
-    30 times their spread; and the first predictions are at least five times smaller.
+    30 times their standard deviation; and the first predictions are at least five times smaller.
 
     ## False alarms
     A model that scales its output itself predicts on the scale of the targets from the start.
@@ -34,8 +34,8 @@ class UnscaledTarget(Check):
     already fit.
 
     ## What to do
-    Standardise the targets by the mean and spread of the training set, and invert it when you
-    predict; or add an output layer that does.
+    Standardise the targets by the mean and standard deviation of the training set, and invert it
+    when you predict; or add an output layer that does.
 
     ## References
     Braiek and Khomh, "TheDeepChecker" (unscaled outputs).
@@ -64,7 +64,7 @@ class UnscaledTarget(Check):
         rms: float = 200.0
         """Root mean square of the targets."""
         offset: float = 30.0
-        """Smallest mean of the targets, and smallest ratio of mean to spread."""
+        """Smallest mean of the targets, and smallest ratio of mean to standard deviation."""
         predictions: float = 0.2
         """Share of the targets' size from which the first predictions are on their scale."""
 
@@ -81,14 +81,14 @@ class UnscaledTarget(Check):
             return
         yield self.find(
             onset_record(record),
-            f"the targets have a root mean square of {say(rms)} (mean {say(mean)}, spread "
-            f"{say(std)}; limit {say(limits.rms)}), but the model's first predictions only "
-            f"{say(predicted)}",
+            f"the targets have a root mean square of {say(rms)} (mean {say(mean)}, standard "
+            f"deviation {say(std)}; limit {say(limits.rms)}), but the model's first predictions "
+            f"one of only {say(predicted)}",
             subject=facts.loss or "",
             where=facts.locate(rank=record.rank),
             remedies=[
-                "Standardise the targets by the mean and spread of the training set, and invert "
-                "it when you predict.",
+                "Standardise the targets by the mean and standard deviation of the training set, "
+                "and invert it when you predict.",
             ],
             value=rms,
             limit=limits.rms,

@@ -15,9 +15,9 @@ class LabelNoise(Check):
     """The labels, or a large part of them, do not belong to the samples.
 
     ## What it checks
-    How well the samples of the last batches are fitted: whether anything was learned that holds for
-    new batches, whether errors occur where the model is uncertain, and whether two classes are
-    really one.
+    How well the samples of the last batches are fitted: whether anything was learned that
+    generalises to new batches, whether errors occur where the model is uncertain, and whether two
+    classes are really one.
 
     ## Why it matters
     Labels that were shuffled against their samples, or are partly wrong, cannot be learned, only
@@ -26,8 +26,8 @@ class LabelNoise(Check):
     ## How it is measured
     From 60 steps on. *Chance*: the loss of the last batches still equals the entropy of the labels
     and the predictions are no better than the most frequent class, although each update lowered the
-    loss of its own batch, in total by more than half of that entropy or with gradients that have
-    nothing in common with those of the next batch. *Memorised*: the loss falls a little from there,
+    loss of its own batch, in total by more than half of that entropy or with gradients that are
+    almost orthogonal to those of the next batch. *Memorised*: the loss falls a little from there,
     at most by a twelfth of what the updates did to their own batches, and the gradients of
     neighbouring batches never agreed. *Two labels*: the same input occurs with different labels,
     for one input in twenty. *Contradicted*: most samples are right and a tenth to nearly half are
@@ -130,15 +130,15 @@ class LabelNoise(Check):
         if fall * steps < 0.5 * entropy and not (apart and fall > 0):
             return None
         return (
-            f"after {steps} steps the loss of new batches is {say(loss)}, that of a guess "
-            f"(the entropy of the labels is {say(entropy)}), with {say(100 * (1 - wrong))} % "
+            f"after {steps} steps the loss on new batches is {say(loss)}, no better than a "
+            f"random guess (label entropy {say(entropy)}), with {say(100 * (1 - wrong))} % "
             f"correct. Each update lowers the loss of its own batch (by about {say(fall)}), "
             f"so {self._claim(facts)}"
         )
 
     def _claim(self, facts: SampleFitFacts) -> str:
         if (facts.passes or 0) < self.limits.passes:
-            return "nothing that holds for new samples is learned yet; train for two epochs to tell"
+            return "nothing that generalises is learned yet; train for two epochs to tell why"
         return "the labels do not follow from the inputs"
 
     def _memorised(self, facts: SampleFitFacts, steps: int) -> str | None:
@@ -161,9 +161,9 @@ class LabelNoise(Check):
         if fall * steps < max(1.5 * entropy, self.limits.wasted * (entropy - loss)):
             return None
         return (
-            f"after {steps} steps the loss is {say(loss)} (a guess: {say(entropy)}), although "
+            f"after {steps} steps the loss is {say(loss)} (random guess: {say(entropy)}), although "
             f"each update lowers the loss of its own batch (by about {say(fall)}). Gradients "
-            f"of neighbouring batches have nothing in common (cosine {say(agreement)}, limit "
+            f"of neighbouring batches are almost orthogonal (cosine {say(agreement)}, limit "
             f"{say(limit)}): samples are memorised one by one, and {self._claim(facts)}"
         )
 
@@ -207,7 +207,7 @@ class LabelNoise(Check):
             if sureness < 1 - wrong - self.limits.unsure:
                 return None  # not settled yet: its confidence means little
         return (
-            f"{say(100 * wrong)} % of the last samples are wrong, and {say(100 * sure)} % of "
-            f"the most confident predictions (limit {say(100 * self.limits.contradicted)} %): "
+            f"{say(100 * wrong)} % of the last predictions are wrong, and {say(100 * sure)} % of "
+            f"the most confident ones (limit {say(100 * self.limits.contradicted)} %): "
             f"their labels contradict those of the other samples"
         )

@@ -23,8 +23,9 @@ class PaddingLeak(Check):
 
     ## How it is measured
     Once, a copy of the model in evaluation mode runs the most padded row with all of its padding,
-    with less, and with none. Reported is a change of at least 10 % of the spread of the outputs
-    over the batch, if less padding makes a difference too; from 1 % on it is information.
+    with less, and with none. A change of at least 10 % of the standard deviation of the outputs
+    over the batch is reported, if less padding makes a difference too; from 1 % on it is
+    information.
 
     ## False alarms
     Packed sequences, masks and reads at the last real token give the same output and are quiet. So
@@ -51,7 +52,7 @@ class PaddingLeak(Check):
     @dataclass(frozen=True)
     class Limits:
         change: float = 0.1
-        """Change of the output without padding, relative to the spread over the batch."""
+        """Change of the output without padding, in standard deviations over the batch."""
         mild: float = 0.01
         """The same for information."""
         amount: float = 1e-3
@@ -66,8 +67,9 @@ class PaddingLeak(Check):
         op = f"; {facts.op} is the first op that reads it" if facts.op else ""
         yield self.find(
             record,
-            f"padding changes the output: that of a row with {facts.content} of {facts.length} "
-            f"tokens changes by {change:.0%} of the spread over the batch without its padding{op}",
+            f"padding changes the output: without it, the output of a row with {facts.content} of "
+            f"{facts.length} tokens changes by {change:.0%} of the standard deviation over the "
+            f"batch{op}",
             severity=None if severe else Severity.INFO,
             where=facts.locate(rank=record.rank, module=facts.module, op=facts.op),
             remedies=[

@@ -50,9 +50,9 @@ def say_holder(facts: OutOfMemoryFacts) -> str:
     if facts.lines:
         top = facts.lines[0]
         place = f"{os.path.basename(str(top.get('file')))}:{top.get('line')}"
-        return f"the largest holder is {place} with {say_bytes(top.get('bytes', 0))}"
+        return f"most of it was allocated at {place} ({say_bytes(top.get('bytes', 0))})"
     if facts.holders:
-        return "held by " + ", ".join(
+        return "allocated: " + ", ".join(
             f"{item.get('kind')} {say_bytes(item.get('bytes', 0))}" for item in facts.holders[:3]
         )
     return ""
@@ -78,7 +78,7 @@ def remedies_of(facts: OutOfMemoryFacts, record: EventRecord) -> list[Remedy | s
         found.append(
             Remedy(
                 "`Policy(on_oom='split')` runs such a batch in micro-batches with the same "
-                "gradient; `'skip'` leaves it out."
+                "gradient; `'skip'` skips it."
             )
         )
     return list(found)

@@ -15,8 +15,8 @@ class LoaderFailed(HangCheck):
 
     ## What it checks
     Exceptions that leave a torch DataLoader: from the data set, the sampler or `collate_fn`, in the
-    main process or in a worker; a worker that was killed; a batch that did not come within
-    `timeout`, or for which a run without one waits for ever.
+    main process or in a worker; a worker that was killed; a batch that did not arrive
+    within `timeout`, or for which a run without a timeout waits forever.
 
     ## Why it matters
     One unreadable sample ends a run of days. The exception of a worker arrives as text inside
@@ -31,7 +31,7 @@ class LoaderFailed(HangCheck):
     Exceptions that the script catches around its loader are not reported.
 
     ## What to do
-    Fix or remove the named sample; `Policy(on_bad_sample="skip")` leaves such samples out. A worker
+    Fix or remove the named sample; `Policy(on_bad_sample="skip")` skips such samples. A worker
     that was killed: enlarge `/dev/shm` (`docker run --shm-size=8g`), use fewer workers, or look for
     a memory leak in the data set. A worker that stalls: raise `timeout`, and look for locks and
     network storage in the data set.
@@ -84,8 +84,8 @@ class LoaderFailed(HangCheck):
         rank = culprit.number if culprit is not None and several else None
         yield self.find(
             record_at(self.moment),
-            f"no batch came from the DataLoader's workers for {facts.idle_s or 0:.0f} s; one of "
-            "them stands still",
+            f"no batch arrived from the DataLoader workers for {facts.idle_s or 0:.0f} s; one of "
+            "them is stuck",
             subject="stalled",
             where=Where(where.file, where.line, where.function, rank=rank),
             remedies=[
@@ -104,10 +104,10 @@ def _message(facts: LoaderFailedFacts) -> str:
         by = f" by signal {facts.worker_signal}" if facts.worker_signal else ""
         return f"a DataLoader worker {'was killed' if by else 'exited unexpectedly'}{by}"
     if facts.how == "stalled":
-        return f"no batch came within the DataLoader's timeout: {facts.error}"
+        return f"no batch arrived within the DataLoader's timeout: {facts.error}"
     sample = "the data pipeline" if facts.sample is None else f"loading sample {facts.sample}"
     worker = "" if facts.worker is None else f" in worker {facts.worker}"
-    tail = "; the sample is left out" if facts.survived else ""
+    tail = "; the sample is skipped" if facts.survived else ""
     return f"{sample} raised{worker}: {facts.error}{tail}"
 
 
@@ -119,10 +119,10 @@ def _remedies(facts: LoaderFailedFacts) -> list[str]:
             "(`num_workers`)."
         )
     if facts.how == "died":
-        found.append("Run with `num_workers=0` once: the error then appears in this process.")
+        found.append("Run once with `num_workers=0`: the error is then raised in the main process.")
     elif facts.how == "stalled":
         found.append("Raise `timeout`, and look for locks or slow storage in the data set.")
     elif facts.sample is not None and not facts.survived:
         found.append(f"Fix or remove sample {facts.sample} of the data set.")
-        found.append('`Policy(on_bad_sample="skip")` leaves samples out whose loading raises.')
+        found.append('`Policy(on_bad_sample="skip")` skips samples that cannot be loaded.')
     return found

@@ -65,9 +65,7 @@ class CollectiveMismatch(HangCheck):
         where = place.where() if place is not None else Where()
         message = f"the ranks are in different collectives: {say_positions(facts.ranks)}"
         if extra is not None:
-            message += (
-                f". Rank {rank} called {extra} at {say_place(extra.place)}, and the others did not"
-            )
+            message += f". Only rank {rank} called {extra} at {say_place(extra.place)}"
         steps = {item.number: item.step for item in facts.ranks if item.step is not None}
         yield self.find(
             record_at(self.moment),
@@ -85,7 +83,7 @@ def _remedies(steps: dict[int, int]) -> list[str]:
     if len(set(steps.values())) > 1:
         counts = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(steps.items())[:8])
         found.append(
-            f"The ranks made different numbers of steps ({counts}): give each the same number of "
+            f"The ranks took different numbers of steps ({counts}): give each the same number of "
             "batches, with `drop_last=True` or a `DistributedSampler`, or use `model.join()`."
         )
     return found

@@ -36,7 +36,7 @@ _FAILURES = {
 
 
 class RankLost(Check):
-    """A rank died or left, and the others could not continue.
+    """A rank died or exited early, and the others could not continue.
 
     ## What it checks
     Whether a run of several ranks ended because one of them did: it raised an exception, was
@@ -45,7 +45,7 @@ class RankLost(Check):
 
     ## Why it matters
     The surviving ranks fail with "Connection closed by peer" or a timeout, often minutes later and
-    in much longer logs. Their messages name a line that is innocent.
+    in much longer logs. Their messages name a line that is not at fault.
 
     ## How it is measured
     Every rank records how it ended. A rank whose collective fails looks for the process of each
@@ -54,12 +54,12 @@ class RankLost(Check):
 
     ## False alarms
     A rank that fails after the others have finished is not lost, only crashed (HD911). Under `with
-    model.join():` ranks may make different numbers of steps. An exception that all ranks raise is a
+    model.join():` ranks may take different numbers of steps. An exception that all ranks raise is a
     crash of the script.
 
     ## What to do
-    Look at the named rank first; what the other ranks say is a consequence. If it was killed, see
-    HD913 and HD809. If the ranks made different numbers of steps, give each the same number of
+    Look at the named rank first; the errors of the other ranks are a consequence. If it was killed,
+    see HD913 and HD809. If the ranks took different numbers of steps, give each the same number of
     batches.
 
     ## References
@@ -69,7 +69,7 @@ class RankLost(Check):
     code = "HD608"
     name = "rank-lost"
     severity = Severity.ERROR
-    summary = "a rank died or left, the others could not continue"
+    summary = "a rank died or exited early; the others could not continue"
     needs = Needs(
         signals=(ENDING,),
         kinds=(EventRecord,),
@@ -168,7 +168,7 @@ class RankLost(Check):
             return {}  # ranks that are stopped from outside stop at different steps
         most = max(steps.values())
         return {
-            rank: f"stopped after {count} steps, {most - count} before the others"
+            rank: f"stopped after {count} steps, {most - count} fewer than the others"
             for rank, count in steps.items()
             if count < most
         }
@@ -200,8 +200,8 @@ class RankLost(Check):
                 "`DistributedSampler`, or `with model.join():`."
             ]
         if first in self.failed:
-            return [f"Fix the failure of rank {first}; the other ranks only lost it."]
-        return [f"Look at the last output of rank {first}, and at the log of its host."]
+            return [f"Fix the failure of rank {first}; the others failed because of it."]
+        return [f"Check the last output of rank {first} and the log of its host."]
 
 
 def _describe_failure(record: EventRecord) -> dict[str, Any]:

@@ -16,7 +16,7 @@ class CheckpointNotSaved(Check):
     disk, a quota, missing permission, a folder that does not exist.
 
     ## Why it matters
-    The run ends, or, if the script catches the exception, trains on without a checkpoint to return
+    The run ends, or, if the script catches the exception, continues without a checkpoint to return
     to. A failed save often leaves a torn file under the name of the checkpoint.
 
     ## How it is measured
@@ -24,13 +24,13 @@ class CheckpointNotSaved(Check):
     one that did not. Exceptions that end the run are recognised by their frames.
 
     ## False alarms
-    An exception while the state is collected or pickled is no failed write: that is a crash
+    An exception while the state is collected or pickled is not a failed write but a crash
     (HD911).
 
     ## What to do
     Free space or save elsewhere; remove the torn file. Write to a temporary name and rename it when
-    it is complete, so that a failed save never replaces a good checkpoint. `headway scan` tells a
-    torn checkpoint from a good one.
+    it is complete, so that a failed save never replaces a good checkpoint. `headway scan` shows
+    which checkpoints are intact.
 
     ## References
     PyTorch, "Saving and Loading Models".
@@ -57,9 +57,9 @@ class CheckpointNotSaved(Check):
             subject=facts.path or "",
             where=facts.where(record.rank),
             remedies=[
-                "Free space, or save to a folder that exists and can be written.",
+                "Free disk space, or save to an existing, writable folder.",
                 "Write to a temporary name and rename it, so that a failed save leaves the last "
-                "checkpoint whole.",
+                "checkpoint intact.",
             ],
             path=facts.path,
             last_good=facts.last_good,

@@ -17,7 +17,7 @@ OTHERS_SHARE = 0.05
 
 
 class DeviceOutOfMemory(Check):
-    """The memory of the GPU ran out.
+    """The GPU ran out of memory.
 
     ## What it checks
     `torch.OutOfMemoryError` and the allocation errors of cuBLAS and cuDNN that end a run or, with
@@ -50,7 +50,7 @@ class DeviceOutOfMemory(Check):
     code = "HD808"
     name = "device-out-of-memory"
     severity = Severity.ERROR
-    summary = "the memory of the GPU ran out"
+    summary = "the GPU ran out of memory"
     needs = Needs(kinds=(EventRecord,), events=(OUT_OF_MEMORY,))
     explains = ()
     ends_run = True
@@ -71,7 +71,7 @@ class DeviceOutOfMemory(Check):
 
 
 def _message(facts: OutOfMemoryFacts) -> str:
-    asked = f" asking for {say_bytes(facts.requested)}" if facts.requested else ""
+    asked = f" allocating {say_bytes(facts.requested)}" if facts.requested else ""
     where = facts.device or "the device"
     parts = [f"{where} ran out of memory{asked}"]
     memory = facts.memory
@@ -85,16 +85,16 @@ def _message(facts: OutOfMemoryFacts) -> str:
     elif unusual := describe_batch(facts):
         parts.append(unusual)
     elif facts.rows and facts.fits == facts.rows:
-        parts.append("the same batch fits when nothing else is held: see HD802 and HD803")
+        parts.append("the same batch fits on its own: see HD802 and HD803")
     elif (facts.held or 0) > HELD_SHARE * _limit(facts):
         parts.append(
-            f"{say_bytes(facts.held or 0)} stay allocated after the step: see HD802 and HD803"
+            f"{say_bytes(facts.held or 0)} remain allocated after the step: see HD802 and HD803"
         )
     elif facts.rows and facts.fits:
         parts.append(f"{facts.fits} of its {facts.rows} rows fit")
     if not facts.action:
         if memory.get("others", 0) > OTHERS_SHARE * memory.get("total", 1):
-            parts.append(f"other processes hold {say_bytes(memory['others'])}")
+            parts.append(f"other processes use {say_bytes(memory['others'])}")
         holder = say_holder(facts)
         if holder:
             parts.append(holder)

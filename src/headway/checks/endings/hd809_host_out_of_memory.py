@@ -11,25 +11,25 @@ from headway.core.records import EventRecord
 
 
 class HostOutOfMemory(Check):
-    """The memory of the host, or of its container, ran out.
+    """The host, or the container, ran out of memory.
 
     ## What it checks
     `MemoryError`, the error of torch's CPU allocator, and a process or a DataLoader worker that the
     kernel's OOM killer has ended.
 
     ## Why it matters
-    The kernel ends a process without a word: the log just stops, and the exit status is 137. A
+    The kernel kills a process without a message: the log just stops, and the exit status is 137. A
     container is killed at its own limit, however much memory the host has.
 
     ## How it is measured
     Exceptions are read in the process. For kills, the supervisor of `headway run` compares the
     counters of the control group (`memory.events`, `memory.oom_control`) and of the kernel before
-    and after. Without counters, a SIGKILL counts as likely if the process and its workers had more
+    and after. Without counters, a SIGKILL counts as likely if the process and its workers used more
     than 90 % of the limit.
 
     ## False alarms
-    A SIGKILL by a scheduler or a user is HD913. The word "likely" in the message means that only
-    the size of the process speaks for the kernel.
+    A SIGKILL by a scheduler or a user is HD913. The word "likely" in the message means that the
+    memory use of the process is the only evidence.
 
     ## What to do
     Use fewer DataLoader workers or a smaller `prefetch_factor`, load samples lazily, or raise the
@@ -42,7 +42,7 @@ class HostOutOfMemory(Check):
     code = "HD809"
     name = "host-out-of-memory"
     severity = Severity.ERROR
-    summary = "the memory of the host ran out"
+    summary = "the host ran out of memory"
     needs = Needs(kinds=(EventRecord,), events=(OUT_OF_MEMORY,))
     explains = ("HD913",)
     ends_run = True
@@ -72,7 +72,7 @@ class HostOutOfMemory(Check):
 
 def _message(facts: OutOfMemoryFacts) -> str:
     memory = facts.memory
-    asked = f" asking for {say_bytes(facts.requested)}" if facts.requested else ""
+    asked = f" allocating {say_bytes(facts.requested)}" if facts.requested else ""
     text = f"the host ran out of memory{asked}"
     if facts.killed:
         who = "a DataLoader worker" if facts.worker else "the process"
@@ -83,9 +83,9 @@ def _message(facts: OutOfMemoryFacts) -> str:
         details.append(facts.describe_action())
     if "tree" in memory:
         workers = f" in {memory['children'] + 1} processes" if memory.get("children") else ""
-        details.append(f"the run had {say_bytes(memory['tree'])}{workers}")
+        details.append(f"the run used {say_bytes(memory['tree'])}{workers}")
     if "limit" in memory:
-        details.append(f"the limit of the container is {say_bytes(memory['limit'])}")
+        details.append(f"the container's limit is {say_bytes(memory['limit'])}")
     elif "total" in memory:
         details.append(f"the host has {say_bytes(memory['total'])}")
     if unusual := describe_batch(facts):

@@ -61,7 +61,7 @@ class ScriptCrashed(Check):
         if any("rows" in (item.unusual or "") for item in odd):
             remedies.append(
                 "Pass `drop_last=True` to the DataLoader, or make this line independent of the "
-                "number of rows."
+                "batch size."
             )
         yield self.find(
             record,
@@ -79,6 +79,6 @@ class ScriptCrashed(Check):
         if error is not None:
             yield self.find(
                 record,
-                f"{error}. Its line and its batch could not be recorded",
+                f"{error}. The line and the batch could not be recorded",
                 subject=error.partition(":")[0],
             )

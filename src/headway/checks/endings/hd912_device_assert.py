@@ -13,7 +13,7 @@ TABLES = {"embedding": "the table has {} rows", "nll_loss": "there are {} classe
 
 
 class DeviceAssert(Check):
-    """A CUDA kernel stopped with an assert, and the traceback names the wrong line.
+    """A CUDA kernel failed an assertion, and the traceback names the wrong line.
 
     ## What it checks
     `device-side assert triggered`, `illegal memory access` and `unspecified launch failure`.
@@ -26,16 +26,16 @@ class DeviceAssert(Check):
     ## How it is measured
     The last batches are kept on the host, by reference. After the error a fresh process without
     CUDA runs the script on the CPU over these batches, with the weights of the last snapshot or the
-    initial ones. There the same step raises a Python exception at its true line, and the arguments
-    of the op that raised show the value, its position and the limit.
+    initial ones. There the same step raises a Python exception at the failing line, and the
+    arguments of the op that raised show the value, its position and the limit.
 
     ## False alarms
     None: the device has failed. If the CPU runs the batches without an error, the finding says so;
     then the values depended on the state of the weights, or the kernel itself is at fault.
 
     ## What to do
-    Fix the named sample, or enlarge the table or the number of classes. If nothing was found, set
-    `CUDA_LAUNCH_BLOCKING=1` and run again: then the traceback names the true line.
+    Fix the named sample, or enlarge the table or the number of classes. If nothing was found, run
+    again with `CUDA_LAUNCH_BLOCKING=1`: the traceback then shows the failing line.
 
     ## References
     PyTorch, "CUDA semantics: Asynchronous execution".
@@ -44,7 +44,7 @@ class DeviceAssert(Check):
     code = "HD912"
     name = "device-assert"
     severity = Severity.ERROR
-    summary = "a CUDA kernel stopped with an assert"
+    summary = "a CUDA kernel failed an assertion"
     needs = Needs(kinds=(EventRecord,), events=(DEVICE_ASSERT,))
     explains = ()
     ends_run = True
@@ -73,18 +73,18 @@ class DeviceAssert(Check):
 def _message(facts: DeviceAssertFacts) -> str:
     if not facts.found:
         return (
-            f"{facts.error or 'a CUDA kernel failed'}; its true line is not known: "
+            f"{facts.error or 'a CUDA kernel failed'}; the failing line is unknown: "
             f"{facts.why_not or 'the step was not run on the host'}"
         )
     if facts.value is None:
         return f"on the host the step raises {facts.host_error}"
     where = f"sample {facts.sample}" if facts.sample is not None else "a sample"
     place = ", ".join(str(int(at)) for at in facts.position)
-    text = f"`{facts.op}` gets {say(facts.value)} in {where} of the batch (position [{place}])"
+    text = f"`{facts.op}` receives {say(facts.value)} in {where} of the batch (position [{place}])"
     known = next((text for name, text in TABLES.items() if (facts.op or "").startswith(name)), None)
     if facts.limit is not None:
-        limit = (known or "valid are 0 to {}").format(facts.limit if known else facts.limit - 1)
-        text += f"; {limit}"
+        valid = f"valid values are 0 to {facts.limit - 1}"
+        text += f"; {known.format(facts.limit) if known else valid}"
     elif facts.host_error:
         text += f": {facts.host_error}"
     if facts.at.file and (facts.at.file, facts.at.line) != (facts.place.file, facts.place.line):
@@ -94,10 +94,10 @@ def _message(facts: DeviceAssertFacts) -> str:
 
 def _remedies(facts: DeviceAssertFacts) -> list[str]:
     if not facts.found:
-        return ["Set CUDA_LAUNCH_BLOCKING=1 and run again: then the traceback names the true line."]
+        return ["Run again with CUDA_LAUNCH_BLOCKING=1: the traceback then shows the failing line."]
     if facts.limit is not None:
         return [
-            f"Fix or remove the sample, or make room for the value {say(facts.value or 0.0)} "
-            f"(now {facts.limit})."
+            f"Fix or remove the sample, or raise the number of entries above "
+            f"{say(facts.value or 0.0)} (now {facts.limit})."
         ]
     return ["Fix the values at the named line."]

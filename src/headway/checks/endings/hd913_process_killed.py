@@ -11,36 +11,36 @@ from headway.core.records import EventRecord
 
 MEANINGS = {
     "SIGKILL": "sent by the kernel when memory runs out, by a scheduler or by `kill -9`",
-    "SIGSEGV": "native code used memory that it does not own",
-    "SIGABRT": "native code gave up, often after a failed assertion",
-    "SIGBUS": "mapped memory vanished, often because /dev/shm is full",
+    "SIGSEGV": "native code accessed invalid memory",
+    "SIGABRT": "native code aborted, often after a failed assertion",
+    "SIGBUS": "mapped memory became unavailable, often because /dev/shm is full",
     "SIGFPE": "native code divided by zero",
-    "SIGILL": "native code was built for another processor",
-    "SIGXCPU": "the limit of processor time was reached",
+    "SIGILL": "native code was built for another CPU",
+    "SIGXCPU": "the CPU time limit was reached",
 }
 NATIVE = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL")
 
 
 class ProcessKilled(Check):
-    """The process vanished without ending the run.
+    """The process disappeared before the run ended.
 
     ## What it checks
     SIGKILL, segmentation faults, aborts and other fatal signals, and `os._exit()` with an error
-    status: endings about which the process itself can write nothing.
+    status: the process itself cannot record any of them.
 
     ## Why it matters
-    Python prints no traceback then, and the log just stops. The last step, what the loop was doing
-    and the line narrow the cause down.
+    Python prints no traceback, and the log just stops. The last step, its phase and the line
+    narrow down the cause.
 
     ## How it is measured
     Every rank writes a heartbeat into memory that survives it: steps, phase, and about once a
     second the line. Under `headway run` a small parent process reads the signal and the memory, and
     faulthandler writes the stack of a crash in native code. Without `headway run`, `diagnose` finds
-    a heartbeat whose process is gone although it recorded no end.
+    a heartbeat whose process no longer exists and recorded no end.
 
     ## False alarms
     A process that still runs is never reported. On another computer, it counts as gone after 30
-    minutes without a sign of life. SIGTERM and Ctrl-C are interruptions (HD915), and
+    minutes without a heartbeat. SIGTERM and Ctrl-C are interruptions (HD915), and
     `os._exit(0)` under `headway run` is a normal end.
 
     ## What to do
@@ -56,7 +56,7 @@ class ProcessKilled(Check):
     code = "HD913"
     name = "process-killed"
     severity = Severity.ERROR
-    summary = "the process vanished: killed by a signal, or ended by os._exit()"
+    summary = "the process disappeared: killed by a signal, or ended by os._exit()"
     needs = Needs(signals=(ENDING,), kinds=(EventRecord,), events=(KILLED,))
     explains = ()
     ends_run = True
@@ -84,8 +84,8 @@ def _what(facts: KilledFacts, name: str | None) -> str:
         meaning = f" ({MEANINGS[name]})" if name in MEANINGS else ""
         return f"the process was killed by {name}{meaning}"
     if facts.exit is not None:
-        return f"the process left with `os._exit({facts.exit})`"
-    return "the process vanished without recording its end (SIGKILL, or `os._exit()`)"
+        return f"the process exited through `os._exit({facts.exit})`"
+    return "the process ended without a record (SIGKILL, or `os._exit()`)"
 
 
 def _when(facts: KilledFacts, step: int) -> str:
@@ -109,7 +109,7 @@ def _memory(facts: KilledFacts) -> str:
     used, limit = facts.memory.get("tree"), facts.memory.get("bound")
     if not isinstance(used, int) or not isinstance(limit, int):
         return ""
-    return f", with {say_bytes(used)} of {say_bytes(limit)} memory in use"
+    return f", with {say_bytes(used)} of {say_bytes(limit)} of memory in use"
 
 
 def _remedies(name: str | None, facts: KilledFacts) -> list[str]:
@@ -121,10 +121,10 @@ def _remedies(name: str | None, facts: KilledFacts) -> list[str]:
     if name == "SIGKILL" or (name is None and facts.exit is None):
         return [
             "Compare the job's memory with its limit (`sacct`, `kubectl describe pod`, `dmesg`): "
-            "the kernel kills without a message.",
+            "the kernel kills a process without a message.",
             "Run it with `headway run`, which records the signal and the memory."
             if not facts.supervised
-            else "Use fewer DataLoader workers or a smaller batch if memory was short.",
+            else "If memory was short, use fewer DataLoader workers or a smaller batch.",
         ]
     return []
 

@@ -15,23 +15,23 @@ class RunHung(HangCheck):
 
     ## What it checks
     Whether the time without progress is far longer than the run's own longest pause, on all ranks
-    at once. It names the line at which every rank stands and, where ranks differ, the rank that the
+    at once. It names the line at which every rank waits and, where ranks differ, the rank that the
     others wait for.
 
     ## Why it matters
     A hang raises no error: schedulers and restart policies see a healthy process and the GPUs stay
-    reserved until somebody looks. PyTorch's own timeout ends the waiting ranks after 10 or 30
+    reserved until someone notices. PyTorch's own timeout ends the waiting ranks after 10 or 30
     minutes and names only the collective in which they waited.
 
     ## How it is measured
-    A thread in each rank looks once a second. Batches, backward passes and steps are progress, and
+    A thread in each rank checks once a second. Batches, backward passes and steps are progress, and
     so are processor time, disk traffic and worker processes that compute. The limit is three times
     the longest pause of the run plus 3 seconds, and at least 6 seconds. Then every rank writes its
     stacks and its latest collectives into the run directory, and they are compared.
 
     ## False alarms
-    A long evaluation, a save or a compilation uses the processor or the disk and is no hang. Ranks
-    that wait for a rank that works do not hang either. Before the third step the limit is 5
+    A long evaluation, a save or a compilation uses the processor or the disk and is not a hang.
+    Ranks that wait for a rank that works do not hang either. Before the third step the limit is 5
     minutes. Time in a debugger, in a suspended process or after the loop does not count. If the run
     continues, the pause was not a hang and nothing is reported.
 

@@ -24,14 +24,14 @@ class Interrupted(Check):
     Ctrl-C (SIGINT), and signals with which schedulers end a job: SIGTERM, SIGUSR1, SIGHUP.
 
     ## Why it matters
-    An interrupted run is neither healthy nor failed: it did not reach its end, and nothing in the
-    script is to blame for that. Information only.
+    An interrupted run is neither healthy nor failed: it did not reach its end, but the
+    script is not at fault. Information only.
 
     ## How it is measured
     The exception or the signal that ended the run, with the step and the line it stopped at.
 
     ## False alarms
-    An exception that the script catches, for example to save and go on, is not reported.
+    An exception that the script catches, for example to save and continue, is not reported.
 
     ## What to do
     Nothing, if you stopped it. If a snapshot was written, `guard.resume()` continues from it. If a

@@ -122,8 +122,8 @@ class ExplodingGradient(Check):
     return from a plateau to the level of the first steps is not an explosion.
 
     ## What to do
-    Lower the learning rate or lengthen the warm-up; clip the norm at a value that is usual early in
-    the run. In recurrent nets, always clip. If the first norms are already huge, check the initial
+    Lower the learning rate or lengthen the warm-up; clip at a norm that is typical of the early
+    steps. In recurrent nets, always clip. If the first norms are already huge, check the initial
     weights, the scale of inputs and targets, and whether the loss is summed. Check that gradients
     are cleared.
 
@@ -348,8 +348,8 @@ class ExplodingGradient(Check):
             f"factor of {say(later_norm / norm)}, {how}{then}",
             subject=name,
             remedies=[
-                "Lower the learning rate or lengthen the warm-up, and clip the norm at a value "
-                "that is usual early in the run.",
+                "Lower the learning rate or lengthen the warm-up, and clip at a norm that is "
+                "typical of the early steps.",
                 "If it grows from the first step on, check the initial weights, the scale of "
                 "inputs and targets, and that gradients are cleared before each backward pass.",
             ],

@@ -28,8 +28,8 @@ class VanishingGradient(Check):
     The gradient norm per element (norm ÷ √elements) of every trained weight, without biases and
     norm layers, in the order of the model, divided into four parts with their medians. The gradient
     has vanished if the first part is below 0.0003 of the last and the decay is gradual: every part
-    is at least a factor of 3 below the next. Five samples in a row are needed. It is reported once,
-    until it recovers tenfold.
+    is at least a factor of 3 below the next. Five measured steps in a row are needed. It is
+    reported once, until it recovers tenfold.
 
     ## False alarms
     A zero-initialised head or residual branch, LoRA's A matrices, an idle expert or a frozen layer
@@ -60,7 +60,7 @@ class VanishingGradient(Check):
         decay: float = 3.0
         """Factor by which each part must be below the next."""
         samples: int = 5
-        """Consecutive samples that are needed."""
+        """Consecutive measured steps that are needed."""
         layers: int = 6
         """Smallest number of weights that is judged."""
 
@@ -111,8 +111,8 @@ class VanishingGradient(Check):
         return self.find(
             record,
             f"the gradient of the first layers' weights is {say(ratio)} of the last layers' "
-            f"(limit {say(self.limits.ratio)}) with a gradual decay, in {self.in_a_row} samples: "
-            f"the layers from {name} on hardly learn",
+            f"(limit {say(self.limits.ratio)}) with a gradual decay, in {self.in_a_row} measured "
+            f"steps: the layers from {name} on hardly learn",
             where=Where(module=name, rank=record.rank or None),
             remedies=[
                 "Replace sigmoid or tanh in the deep stack by ReLU or GELU, or add residual "

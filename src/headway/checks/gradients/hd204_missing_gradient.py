@@ -41,16 +41,16 @@ class MissingGradient(Check):
     falls.
 
     ## How it is measured
-    The parameters without any gradient (`.grad` is None, not 0) in all samples so far. If they are
-    exactly those before some point of the model, the graph is cut there: 5 samples must agree. If
-    they are a branch, 30 must agree; if the set of parameters with a gradient changes from sample
-    to sample, 100. At the end of a run too short for that, 3 are enough; a branch is then a warning
-    only, and with fewer than 8 samples information. Gradients that `zero_grad()` clears before the
-    step: in all of the first three steps.
+    The parameters without any gradient (`.grad` is None, not 0) in all measured steps so far. If
+    they are exactly those before some point of the model, the graph is cut there: 5 steps must
+    agree. If they are a branch, 30 must agree; if the set of parameters with a gradient changes
+    from step to step, 100. At the end of a run too short for that, 3 are enough; a branch is then a
+    warning only, and with fewer than 8 steps information. Gradients that `zero_grad()` clears
+    before the step: in all of the first three steps.
 
     ## False alarms
     LayerDrop, stochastic depth and alternating tasks give each parameter a gradient sometimes. With
-    several optimizers nothing is judged before a step of each one was sampled. Parameters with
+    several optimizers nothing is judged before a step of each one was measured. Parameters with
     "expert" or "pooler" in their name may be idle: that is information only. So are the parameters
     of a module that is never called: nothing is cut there. Frozen parameters, and those of which
     this rank has no element (FSDP), are ignored. A head whose loss is switched on later looks like
@@ -235,7 +235,7 @@ class MissingGradient(Check):
         return self.find(
             record_at(self.last),
             f"{len(names)} of {self.expected} trained parameters have no gradient in any of "
-            f"{self.samples} samples: {say_list(names)}{cut}",
+            f"{self.samples} measured steps: {say_list(names)}{cut}",
             severity=severity,
             subject="experts" if idle else "",
             where=Where(file, line, function, module=where, rank=self.last[3] or None),

@@ -33,8 +33,8 @@ class ZeroGradient(Check):
     its random initial value, and no error is raised.
 
     ## How it is measured
-    A norm of exactly 0 in all of the first 10 samples; 5 at the end of a short run. Biases and
-    gains of norm layers are not judged.
+    A norm of exactly 0 in all of the first 10 measured steps; 5 at the end of a short run. Biases
+    and gains of norm layers are not judged.
 
     ## False alarms
     LoRA's A and layers before a zero-initialised gate have a gradient of 0 in the first step or
@@ -130,7 +130,7 @@ class ZeroGradient(Check):
         return self.find(
             record_at(self.last),
             f"the gradient of {len(names)} trained weights is exactly 0 in all {samples} "
-            f"samples, while that of others is not: {say_list(names)}",
+            f"measured steps, while that of others is not: {say_list(names)}",
             where=Where(file, line, module=names[0], rank=self.last[3] or None),
             remedies=[_REVERSE]
             if reverse

@@ -102,7 +102,7 @@ class GradientSpike(Check):
     def finish(self) -> Iterable[Finding]:
         for name, spike in self.spikes.items():
             yield self._finding(
-                name, spike, "it has not recovered when the record ends", passed=True
+                name, spike, "it has not recovered by the end of the record", passed=True
             )
 
     def _open(self, name: str) -> History:

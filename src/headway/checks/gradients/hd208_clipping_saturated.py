@@ -35,7 +35,7 @@ class ClippingSaturated(Check):
 
     ## Why it matters
     Clipping is meant for rare steps. If it applies to every step, each update has the same length
-    whatever the gradient is: under SGD the learning rate is silently divided by the factor, and the
+    for every gradient: under SGD the learning rate is silently divided by the factor, and the
     schedule is no longer the one that was configured.
 
     ## How it is measured

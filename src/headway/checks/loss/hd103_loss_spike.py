@@ -48,7 +48,7 @@ class LossSpike(Check):
     counts as the run's new level. The spike is then reported, at its first step.
 
     ## False alarms
-    A single spike is information, whatever its height, unless it is a block of at least 3 steps
+    A single spike of any height is information, unless it is a block of at least 3 steps
     that are all 20 times the usual loss and 10 times the first losses, with a peak of 50 times:
     that is a warning, because no new task looks like it. The third spike within 500 steps is a
     warning if each lasted 5 steps, grew after its first step and undid half of the progress. New
@@ -62,7 +62,7 @@ class LossSpike(Check):
 
     ## References
     Chowdhery et al., "PaLM", section 5.1; Molybog et al., "A Theory on Adam Instability"; the rules
-    of llm-foundry and OLMo-core, here with medians so that neither NaN nor a spike blinds them.
+    of llm-foundry and OLMo-core, here with medians so that neither NaN nor a spike disables them.
     """
 
     code = "HD103"
@@ -144,7 +144,7 @@ class LossSpike(Check):
 
     def finish(self) -> Iterable[Finding]:
         for name in list(self.spikes):
-            yield self._close(name, "and has not recovered when the record ends")
+            yield self._close(name, "and has not recovered by the end of the record")
 
     def _start_new_training(self, record: StepRecord) -> Iterable[Finding]:
         """A log may contain several trainings (folds, seeds): each is judged separately."""
@@ -195,7 +195,7 @@ class LossSpike(Check):
         return self.find(
             record_at(spike["at"]),
             f"{name} jumped to {say(peak)}{ratio} its usual {say(level)} (limit "
-            f"{say(spike['limit'])}), was out of bounds for {steps} step{'s' * (steps > 1)} "
+            f"{say(spike['limit'])}), was above the limit for {steps} step{'s' * (steps > 1)} "
             f"{ending}{again}",
             subject=name,
             severity=None if clustered or block else Severity.INFO,

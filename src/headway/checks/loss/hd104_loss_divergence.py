@@ -49,7 +49,7 @@ SERIOUS = 0.25
 
 
 class LossDivergence(Check):
-    """The loss left its best level and does not return.
+    """The loss rises from its best level and does not return.
 
     ## What it checks
     The loss since it left the band around the best level of the run so far.
@@ -242,9 +242,9 @@ class LossDivergence(Check):
         best, onset = curve[end.best_at][0], curve[end.rises_at][0]
         yield self.find(
             record_at(onset),
-            f"loss is at {say(end.level)} since step {onset[2]}, {say(end.level / end.best)} times "
-            f"its best level of {say(end.best)} (step {best[2]}); the run started at "
-            f"{say(end.first)}",
+            f"loss has been at {say(end.level)} since step {onset[2]}, "
+            f"{say(end.level / end.best)} times its best level of {say(end.best)} (step {best[2]})"
+            f"; the run started at {say(end.first)}",
             severity=Severity.ERROR if end.lost > SERIOUS else Severity.WARNING,
             remedies=self.remedies,
             best=end.best,
@@ -389,7 +389,7 @@ class LossDivergence(Check):
         level = median(split_thirds([loss for _, loss in self.rise.points])[2])
         return self.find(
             record_at(self.left or self.onset),
-            f"loss left its best level of {say(best.level)} (step {best.step}), rose to "
+            f"loss rose from its best level of {say(best.level)} (step {best.step}) to "
             f"{say(level)} over {self.above} values {ending}; the run started at {say(best.first)}",
             remedies=self.remedies,
             best=best.level,

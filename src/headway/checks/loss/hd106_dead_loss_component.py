@@ -235,11 +235,7 @@ class DeadLossComponent(Check):
         )
 
 
-EMPTY = (
-    "Trace it back: it is computed from an empty selection or a missing model output, or "
-    "multiplied "
-    "by a weight of 0."
-)
+EMPTY = "Trace it back: look for an empty selection, a missing model output, or a weight of 0."
 PINNED = (
     "Check whether it is computed from constants or frozen weights, or has reached a floor (a "
     "clamp, "

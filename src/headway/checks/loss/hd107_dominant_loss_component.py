@@ -32,7 +32,7 @@ class DominantLossComponent(Check):
 
     ## Why it matters
     The optimizer sees only the sum. A component ten thousand times larger than the others
-    determines every step alone. The other objectives are not trained, although each of them is in
+    alone determines every step. The other objectives are not trained, although each of them is in
     the loss and has a gradient.
 
     ## How it is measured
@@ -159,7 +159,7 @@ class DominantLossComponent(Check):
             return  # information is reported at the end
         message = (
             f"has a gradient of norm {say(norms[first])}, {say(ratio)} times that of the "
-            f"next, {second} (limit {say(limit)}): it determines every step alone"
+            f"next, {second} (limit {say(limit)}): it alone determines every step"
         )
         yield self._finding(first, message, mild=mild, ratio=ratio, limit=limit, next=second)
 

@@ -161,7 +161,8 @@ class SumReducedLoss(Check):
         beside = about.get("beside")
         if beside is not None:  # no optimizer evens out the weights of two terms
             why = (
-                f"; {beside} beside it is a mean, so this term weighs {about['rows']} times as much"
+                f"; {beside} in the same loss is a mean, so the sum weighs "
+                f"{about['rows']} times as much"
             )
         return self.find(
             record_at(moment),

@@ -24,8 +24,8 @@ class TargetLeak(Check):
     If the targets are the inputs shifted by one position, a copy of the model is run with other
     tokens after a position: its output up to that position must not change. Each input column is
     correlated with the label over at least 64 samples. In tables, a column was filled in after the
-    outcome was known if its classes are further apart than they are wide, or if one class has a
-    single value that no other class has, while the classes overlap in nearly all other columns.
+    outcome was known if the gap between its classes is wider than the classes, or if one class has
+    a single value that no other class has, while the classes overlap in nearly all other columns.
     Rows are compared by a hash of their content, once nearly all training rows have been seen.
 
     ## False alarms
@@ -154,7 +154,7 @@ class TargetLeak(Check):
         why = (
             "one class always has the same value there, which no other class has"
             if constant
-            else "the classes are further apart there than they are wide"
+            else "the gap between the classes there is wider than the classes"
         )
         subject = (
             "columns {} of the inputs reveal"

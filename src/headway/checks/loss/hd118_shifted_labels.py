@@ -13,20 +13,20 @@ class ShiftedLabels(Check):
     """Labels of a language model are shifted twice or not at all: they are not the next token.
 
     ## What it checks
-    The targets of `cross_entropy`, `nll_loss` or `gather` beside the input tokens of the model: the
-    target of position t should be the token at t + 1.
+    The targets of `cross_entropy`, `nll_loss` or `gather` against the input tokens of the model:
+    the target of position t should be the token at t + 1.
 
     ## Why it matters
     Shifted twice, the model learns to skip a token: the loss falls, generated text is broken. Not
     shifted, a causal model copies its input: the loss falls to almost 0 and nothing is learned. The
     usual cause is a data set or collator that shifts the labels for a model that shifts them
-    itself, as all models of Hugging Face do.
+    itself, as all Hugging Face models do.
 
     ## How it is measured
-    At least 99 % of the targets that are not ignored equal the token two places further on, and at
-    most 60 % equal the token at any other place. For targets that equal their own token, one token
-    is changed in a copy of the model: the outputs at that position and after it must change, and
-    none before it.
+    At least 99 % of the targets that are not ignored equal the token two positions later, and at
+    most 60 % equal the token at any other position. For targets that equal their own token, one
+    token is changed in a copy of the model: the outputs at that position and after it must change,
+    and none before it.
 
     ## False alarms
     Multi-token prediction also has a head for the next token and is not reported. Neither are

@@ -26,7 +26,7 @@ class TokenNeverLearned(Check):
     Over the first steps: one token ends the rows and also pads them, it is part of the rows
     themselves (the attention mask includes it, or batches padded to the longest row end in exactly
     one), it is never a target, and in most rows the token right before it is the last target. Or
-    the loss ignores the id of a token (`ignore_index=0`) that stands inside the rows, between other
+    the loss ignores the id of a token (`ignore_index=0`) that occurs inside the rows, between other
     targets, in at least a fifth of them: a warning.
 
     ## False alarms
@@ -93,8 +93,8 @@ class TokenNeverLearned(Check):
             return
         yield self.find(
             record,
-            f"the loss ignores token {facts.ignore_index}, which stands between other targets in "
-            f"{found} of {rows} rows ({facts.ignored_inside} times): it is no padding, and the "
+            f"the loss ignores token {facts.ignore_index}, which occurs between other targets in "
+            f"{found} of {rows} rows ({facts.ignored_inside} times): it is not padding, and the "
             f"model never learns to produce it",
             subject="inside",
             severity=Severity.WARNING,

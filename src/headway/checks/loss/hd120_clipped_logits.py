@@ -12,7 +12,7 @@ from headway.core.records import SetupRecord
 
 
 class ClippedLogits(Check):
-    """A ReLU or a clamp at 0 stands between the last layer and a loss that expects free logits.
+    """A ReLU or a clamp at 0 between the last layer and the loss clips the logits.
 
     ## What it checks
     The input of `cross_entropy`, `nll_loss` (below its `log_softmax`) and

@@ -28,7 +28,7 @@ class LearningRateJump(Check):
     the rate had been falling. If a log shows no resume, the rate must rise at once to three times
     its highest value so far, after a fall. In a check: the state of an optimizer was loaded, a
     schedule was created after that, and the rate of the first step is at least twice the loaded
-    one; or above it at all, if the new schedule has the base rate of the checkpoint and stands at
+    one; or above it at all, if the new schedule has the base rate of the checkpoint and is at
     its beginning. A hand-written schedule is recognised by its course: up at once, then down step
     by step.
 

@@ -18,8 +18,8 @@ class OverRegularised(TrialCheck):
     The direction of the update against the weights themselves, and the change of their norm.
 
     ## Why it matters
-    Decay that outweighs the gradient pulls every weight to 0: the model predicts the mean whatever
-    the input is, and the loss stays at its start.
+    Decay that outweighs the gradient pulls every weight to 0: the model predicts the mean for
+    every input, and the loss stays at its start.
 
     ## How it is measured
     From the weight matrices in trial updates: the share of the update that points towards 0 (the
@@ -30,7 +30,7 @@ class OverRegularised(TrialCheck):
     batches differ.
 
     ## False alarms
-    A run that learns is not reported, however its norms fall. Once a run has converged the update
+    A run that learns is not reported even if its norms fall. Once a run has converged the update
     consists only of decay, but then it is slow: a decay of 0.1 at a learning rate of 0.001 removes
     0.01 % per step.
 

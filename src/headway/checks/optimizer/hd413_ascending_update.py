@@ -30,8 +30,8 @@ class AscendingUpdate(Check):
 
     ## How it is measured
     After a step the loss is computed again at small parts of its update. It must rise at all of
-    them, in every one of at least 3 trials including the first step: whatever the momentum and the
-    noise, a first step must go downhill. A loss that enters with a negative weight is reported if
+    them, in every one of at least 3 trials including the first step: a first step must lower the
+    loss, regardless of momentum and noise. A loss that enters with a negative weight is reported if
     the total contains nothing else, in 2 steps.
 
     ## False alarms

@@ -32,9 +32,10 @@ class LateUnfreezeOrFreeze(Check):
     but more slowly.
 
     ## How it is measured
-    A weight changed in nearly every sample, and then has had no gradient at all (or one of exactly
-    0) for 20 samples and for four times its longest pause before, while others change. If the
-    change of `requires_grad` was observed, 3 samples are enough, and the line is named.
+    A weight changed in nearly every measured step, and then has had no gradient at all (or one of
+    exactly 0) for 20 measured steps and for four times its longest pause before, while others
+    change. If the change of `requires_grad` was observed, 3 measured steps are enough, and the line
+    is named.
 
     ## False alarms
     LayerDrop, idle experts and rare branches pause and continue: the limit follows their pauses. A

@@ -11,24 +11,24 @@ from headway.core.records import SetupRecord
 
 
 class ScheduleOffAtResume(Check):
-    """After a resume the learning-rate schedule stands elsewhere than the steps taken.
+    """After a resume the learning-rate schedule does not match the steps taken.
 
     ## What it checks
-    Schedules whose state, or whose optimizer's state, was loaded: where they stood in the
-    checkpoint, and where they stand at the first update after it.
+    Schedules whose state, or whose optimizer's state, was loaded: their position in the
+    checkpoint, and their position at the first update after it.
 
     ## Why it matters
-    Counted twice, the rate is too low for the rest of the run; started again, the run continues
-    with another schedule than it was planned with. Neither raises an error, and the loss only
+    If it advances twice, the rate is too low for the rest of the run; if it restarts, the run
+    continues with a different schedule than planned. Neither raises an error, and the loss only
     falls more slowly.
 
     ## How it is measured
-    The schedule was advanced at least twice between the loading and the first update, and stands
+    The schedule was advanced at least twice between the loading and the first update, and is
     beyond the loaded position, or the rate is less than 0.7 of the loaded one. Or the training
     continues from a checkpoint (its weights and the state of its optimizer were loaded) that
-    contains a state of this kind of schedule, and the schedule stands at its beginning: a warning
-    as long as the rate is the loaded one, an error if it is lower. A rate that jumps up is left to
-    HD406.
+    contains a state of this kind of schedule, and the schedule is at its beginning: a warning
+    as long as the rate is the loaded one, an error if it is lower. HD406 reports a rate that
+    jumps up.
 
     ## False alarms
     A new schedule that is advanced to the saved position, one step after loading, and rates that do
@@ -46,7 +46,7 @@ class ScheduleOffAtResume(Check):
     code = "HD417"
     name = "schedule-off-at-resume"
     severity = Severity.ERROR
-    summary = "after a resume the schedule is counted twice, or starts again"
+    summary = "after a resume the schedule advances twice or restarts"
     needs = Needs(kinds=(SetupRecord,), topics=("schedule-resume",))
     explains = ("HD404", "HD105")
     once = "segment"
@@ -77,7 +77,7 @@ class ScheduleOffAtResume(Check):
                 return
             message = (
                 f"{name} was loaded at position {saved} and then advanced {advanced} times before "
-                f"the first update: it stands at {stands}"
+                f"the first update: it is at position {stands}"
             )
         elif advanced >= limits.advanced and share is not None and share < limits.rate:
             message = (
@@ -93,7 +93,7 @@ class ScheduleOffAtResume(Check):
             and stands <= 1
         ):
             message = (
-                f"{name} starts again at position {stands} although the optimizer was resumed; the "
+                f"{name} restarts at position {stands} although the optimizer was resumed; the "
                 f"checkpoint has its state, at position {saved}"
             )
         else:

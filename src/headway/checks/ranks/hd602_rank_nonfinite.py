@@ -89,7 +89,7 @@ class RankNonfinite(Check):
         message = (
             f"{say_ranks(bad_ranks)} produced the non-finite value"
             f"{self._cause(record, bad_ranks, its)}; "
-            f"the other {f'{others} ranks were' if others > 1 else 'rank was'} fine"
+            f"the other {f'{others} ranks were' if others > 1 else 'rank was'} finite"
         )
         if record.held:
             message += "; update skipped on every rank"

@@ -19,7 +19,7 @@ class RankOrderShared(Check):
     """Several ranks read the same batches in the same order.
 
     ## What it checks
-    A checksum of the batch of each rank, on sampled steps.
+    A checksum of the batch of each rank, in measured steps.
 
     ## Why it matters
     Ranks that read the same data compute the same gradient. Eight of them train as fast as one, the
@@ -27,10 +27,10 @@ class RankOrderShared(Check):
     the data eight times. No error is raised.
 
     ## How it is measured
-    Ranks share their order if their checksums are equal on at least 4 sampled steps in a row, on
-    more than half of the samples so far, and more often than by chance for that number of ranks and
-    different batches. A sample counts only for ranks whose batch has changed since the previous
-    sample.
+    Ranks share their order if their checksums are equal in at least 4 measured steps in a row, in
+    more than half of those so far, and more often than by chance for that number of ranks and
+    different batches. A measured step counts only for ranks whose batch has changed since the
+    previous one.
 
     ## False alarms
     Training on one fixed batch is not reported, nor a coincidence on a tiny data set. Ranks of a
@@ -127,7 +127,7 @@ class RankOrderShared(Check):
                 message += f", and so do {len(self.groups) - 1} more groups of ranks"
         return self.find(
             record,
-            f"{message}: their checksums were equal on {self.streak} samples in a row",
+            f"{message}: their checksums were equal in {self.streak} measured steps in a row",
             remedies=[
                 "Give every rank its own part of the data: use a `DistributedSampler` in the "
                 "loader, or split by rank and worker in an `IterableDataset`.",

@@ -33,11 +33,12 @@ class StragglerRank(Check):
     or one rank with more work makes a thousand others idle, and from outside all look equally slow.
 
     ## How it is measured
-    Against the median of the ranks, on sampled steps. A rank is slow in a sample if it needs 1.25
+    Against the median of the ranks, in measured steps. A rank is slow in a step if it needs 1.25
     times the median and 5 ms more. It is a straggler if two conditions hold. For at least 60 steps
-    its slow samples have outweighed the others, each of which counts double, by at least 8. And its
+    its slow steps have outweighed the others, each of which counts double, by at least 8. And its
     delay exceeds 8 standard deviations of the noise of this run, which is estimated from how the
-    relative times of the ranks change between samples. It is reported once, until it recovers.
+    relative times of the ranks change between measured steps. It is reported once, until it
+    recovers.
 
     ## False alarms
     The first 30 steps of a segment (compilation, caches) and skipped steps are ignored. Ranks that

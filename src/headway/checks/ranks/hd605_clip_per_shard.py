@@ -27,7 +27,7 @@ class ClipPerShard(Check):
 
     ## How it is measured
     After the reduction the norm is one number, the same on all ranks up to the last bits. It is a
-    fault if the largest exceeds the smallest by more than 0.1 % on 3 sampled steps in a row, or if
+    fault if the largest exceeds the smallest by more than 0.1 % in 3 measured steps in a row, or if
     some ranks clip in all of these steps and others do not.
 
     ## False alarms
@@ -104,8 +104,8 @@ class ClipPerShard(Check):
         return self.find(
             record,
             f"each rank clips by its own norm: from {say(norms[least])} on rank {least} to "
-            f"{say(norms[most])} on rank {most}, on {self.limits.in_a_row} samples in a row; it "
-            f"must be the same for all {len(norms)} ranks",
+            f"{say(norms[most])} on rank {most}, in {self.limits.in_a_row} measured steps in a "
+            f"row; it must be the same for all {len(norms)} ranks",
             subject=name,
             remedies=[
                 "Sharded weights (FSDP): pass the DTensor parameters to "

@@ -68,7 +68,7 @@ class RankNoiseShared(Check):
             f"{samples} steps: dropout and noise are the same everywhere",
             where=facts.locate(),
             remedies=[
-                "Seed each rank differently after the model is made: "
+                "Seed each rank differently after the model is created: "
                 "`torch.manual_seed(seed + rank)`.",
             ],
             ranks=ranks,
@@ -82,7 +82,7 @@ class RankNoiseShared(Check):
             f"{facts.samples} steps: together they do the work of one",
             where=facts.locate(),
             remedies=[
-                "Seed each rank differently after the model is made: "
+                "Seed each rank differently after the model is created: "
                 "`torch.manual_seed(seed + rank)`.",
             ],
             ranks=facts.ranks,

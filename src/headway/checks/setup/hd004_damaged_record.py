@@ -18,13 +18,13 @@ class DamagedRecord(Check):
     Every line of the run directory: whether it is a record, and whether it follows the one before.
 
     ## Why it matters
-    A line that cannot be read is a step that no check has seen, so "healthy" would say too much.
-    Lines out of order mean that two processes have written into one directory: their steps and
-    their snapshots are mixed.
+    A line that cannot be read is a step that no check has seen, so the run cannot be called
+    healthy. Lines out of order mean that two processes have written into one directory: their steps
+    and their snapshots are mixed.
 
     ## How it is measured
-    The reader counts the lines of each file that are no records, and those with a lower number than
-    the line before.
+    The reader counts the lines of each file that are not records, and those with a lower number
+    than the line before.
 
     ## False alarms
     A killed process leaves one incomplete line at the end of each file, which is normal: it is
@@ -61,7 +61,8 @@ class DamagedRecord(Check):
         lines = _count(record.data, "lines")
         yield self.find(
             record,
-            f"{' and '.join(what)} of {lines} lines in the run directory: no check has seen them. "
+            f"{' and '.join(what)} of {lines} lines in the run directory: the checks could not "
+            "read them. "
             + (
                 "Two processes wrote into one directory; give each its own run_dir"
                 if disordered

@@ -60,7 +60,7 @@ class DeviceMismatch(Check):
         met = ", ".join(tensors[:4]) or " and ".join(devices)
         message = f"{op or 'one op'} uses tensors on different devices"
         message = f"{module}: {message}" if module else message
-        end = "" if facts.crashed else "; it does not raise, and computes nothing"
+        end = "" if facts.crashed else "; no error is raised, but nothing is computed"
         yield self.find(
             record,
             f"{message}: {met}{end}",

@@ -19,8 +19,8 @@ class EvalModeTraining(Check):
 
     ## Why it matters
     A model that stays in evaluation mode trains without its regularisation, and its batch norms use
-    statistics that are never updated: at the start mean 0 and variance 1, which is no normalisation
-    at all. No error is raised; the model is only worse.
+    statistics that are never updated: at the start mean 0 and variance 1, which does not
+    normalise at all. No error is raised; the model is only worse.
 
     ## How it is measured
     From `training` and the rate of each layer during the forward pass, in two steps in a row.
@@ -37,7 +37,7 @@ class EvalModeTraining(Check):
     Call `model.train()` at the start of every epoch, and again after each validation.
 
     ## References
-    fartashf/vsepp#4; NVIDIA/Megatron-LM#411 (an evaluation that sets the rate to 0 for good).
+    fartashf/vsepp#4; NVIDIA/Megatron-LM#411 (an evaluation that sets the rate to 0 permanently).
     """
 
     code = "HD902"

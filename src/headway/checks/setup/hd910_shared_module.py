@@ -10,7 +10,7 @@ from headway.core.records import SetupRecord
 
 
 class SharedModule(Check):
-    """One module object stands in several layers, which therefore share their weights.
+    """One module object is used as several layers, which therefore share their weights.
 
     ## What it checks
     Whether layers whose paths differ only by their number are, or contain, the same module object.
@@ -36,7 +36,7 @@ class SharedModule(Check):
 
     code = "HD910"
     name = "shared-module"
-    summary = "one module object stands in several layers"
+    summary = "one module object is used as several layers"
     needs = Needs(kinds=(SetupRecord,), topics=("shared-module",))
     explains = ()
     once = "run"

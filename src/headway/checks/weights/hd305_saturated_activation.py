@@ -30,7 +30,7 @@ class SaturatedActivation(LayerShareCheck):
     recurrent layers are meant to close.
 
     ## What to do
-    Scale the inputs to about unit size, use smaller initial weights (Xavier), normalise before the
+    Scale the inputs to about unit scale, use smaller initial weights (Xavier), normalise before the
     activation, or lower the learning rate.
 
     ## References
@@ -53,7 +53,7 @@ class SaturatedActivation(LayerShareCheck):
     consequence = "hardly any gradient passes"
     remedies = (
         "Scale the inputs, or the initial weights before it, so that its inputs have "
-        "about unit size; or normalise before the activation.",
+        "about unit scale; or normalise before the activation.",
         "If this started during training, lower the learning rate.",
     )
 

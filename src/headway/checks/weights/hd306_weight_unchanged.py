@@ -37,11 +37,11 @@ class WeightUnchanged(Check):
     steps that are lost to rounding. The loss still falls because of the other layers.
 
     ## How it is measured
-    The update of a weight is exactly 0 in 5 samples, the weight has never changed before in this
-    run or since its resume, its norm does not change between the samples, and its gradient is not
-    0. At the end of a run with 3 or 4 samples, these are enough. A weight that stops changing later
-    does not count. Between checkpoints: the weight is bitwise equal, its moments are not, and other
-    weights changed.
+    The update of a weight is exactly 0 in 5 measured steps, the weight has never changed before in
+    this run or since its resume, its norm does not change between them, and its gradient is not 0.
+    At the end of a run with 3 or 4 measured steps, these are enough. A weight that stops changing
+    later does not count. Between checkpoints: the weight is bitwise equal, its moments are not, and
+    other weights changed.
 
     ## False alarms
     Not counted: skipped steps (by the guard or a GradScaler); a learning rate that is rising, 0, or
@@ -244,7 +244,7 @@ class WeightUnchanged(Check):
         among = f" of {len(self.trained)} trained weights" if self.trained else " weights"
         return self.find(
             record_at(self.last),
-            f"{len(names)}{among} did not change in {samples} samples although they have a "
+            f"{len(names)}{among} did not change in {samples} measured steps although they have a "
             f"gradient and the learning rate is {say(self.rate)}: {say_list(names)}{copied}",
             severity=Severity.INFO if self.several else Severity.ERROR,
             where=Where(file, line, function, module=names[0], rank=self.last[3] or None),

@@ -20,13 +20,14 @@ class UpdateTooSmall(Check):
 
     ## Why it matters
     Healthy runs change a weight by about a thousandth per step. At a ten-millionth, a hundred
-    thousand steps in the same direction change it by one percent: the run costs its full price and
-    learns nothing.
+    thousand steps in the same direction change it by one percent: the run learns nothing in a
+    reasonable time.
 
     ## How it is measured
-    The median ratio over the weights of a sample, without biases and norm layers. It is reported if
-    it stays below 1e-7 in 20 samples in a row and was never above it before in this run, while the
-    learning rate is neither rising (warm-up) nor below a tenth of its own peak (decay).
+    The median ratio over the weights of a measured step, without biases and norm layers. It is
+    reported if it stays below 1e-7 in 20 measured steps in a row and was never above it before in
+    this run, while the learning rate is neither rising (warm-up) nor below a tenth of its own peak
+    (decay).
 
     ## False alarms
     A converged run makes small updates too, but it changed before. A run that is restarted from
@@ -55,7 +56,7 @@ class UpdateTooSmall(Check):
         ratio: float = 1e-7
         """Median update/weight ratio below which nothing is learned."""
         samples: int = 20
-        """Consecutive samples that are needed."""
+        """Consecutive measured steps that are needed."""
 
     def start(self) -> None:
         self.weights: dict[int, int] = {}
@@ -124,8 +125,8 @@ class UpdateTooSmall(Check):
         return self.find(
             record,
             f"the median update is {say(ratio)} of its weight (limit {say(self.limits.ratio)}) at "
-            f"a learning rate of {say(self.peak)}, in all {self.in_a_row} samples{clipped}: the "
-            f"weights stay at their initial values",
+            f"a learning rate of {say(self.peak)}, in all {self.in_a_row} measured steps{clipped}: "
+            f"the weights stay at their initial values",
             severity=Severity.WARNING if rate_is_small else Severity.INFO,
             remedies=self._remedies(clipped=clip < 0.1, rate_is_small=rate_is_small),
             ratio=ratio,

@@ -27,9 +27,9 @@ class UpdateTooLarge(Check):
 
     ## How it is measured
     Biases, norm layers and scalars are ignored. Either the ratio of a weight is above 1 in 5
-    samples in a row: a warning, and an error if it is so for half of the weights of a sample. Or
-    one update is larger than the weight for half of them, and the median of the three losses after
-    it is more than 10 times the loss before: an error.
+    measured steps in a row: a warning, and an error if it is so for half of the weights of a
+    measured step. Or one update is larger than the weight for half of them, and the median of the
+    three losses after it is more than 10 times the loss before: an error.
 
     ## False alarms
     A weight that starts at 0 (LoRA's B, a zero-initialised head) or very small naturally has a
@@ -61,7 +61,7 @@ class UpdateTooLarge(Check):
         ratio: float = 1.0
         """Update ÷ weight above which the weight is overwritten."""
         samples: int = 5
-        """Consecutive samples of the weight that are needed."""
+        """Consecutive measured steps of the weight that are needed."""
         fresh: float = 10.0
         """At step t the limit is this ÷ t, if that is larger than `ratio`."""
         loss_rise: float = 10.0
@@ -113,7 +113,8 @@ class UpdateTooLarge(Check):
             record,
             ratios,
             f"{len(ratios)} of {measured} measured weights change by more than "
-            f"{say(self.limits.ratio)} times their norm in each of {self.limits.samples} samples",
+            f"{say(self.limits.ratio)} times their norm in each of {self.limits.samples} "
+            "measured steps",
             Severity.ERROR if 2 * len(ratios) >= measured else Severity.WARNING,
         )
 

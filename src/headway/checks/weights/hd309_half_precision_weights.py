@@ -29,14 +29,14 @@ class HalfPrecisionWeights(Check):
 
     ## How it is measured
     From the dtypes of the parameters, before the first step and whenever they change. fp16 copies
-    whose fp32 masters are in the optimizer are reported by `headway check` if, in 3 measurements in
-    a row, more than half of the elements of their gradients are exactly 0, the largest is below
-    1e-5, the loss is not 0 and no GradScaler is in use.
+    whose fp32 master weights are in the optimizer are reported by `headway check` if, in 3
+    measurements in a row, more than half of the elements of their gradients are exactly 0, the
+    largest is below 1e-5, the loss is not 0 and no GradScaler is in use.
 
     ## False alarms
-    A frozen fp16 base under fp32 adapters passes, and so do fp16 copies with fp32 masters whose
-    gradients arrive, for example with a loss that is scaled by hand. bf16 weights are judged by
-    HD310.
+    A frozen fp16 base under fp32 adapters passes, and so do fp16 copies with fp32 master weights
+    whose gradients arrive, for example with a loss that is scaled by hand. bf16 weights are judged
+    by HD310.
 
     ## What to do
     Keep the weights in fp32 (no `.half()`, no `torch_dtype=float16` for trained weights) and run
@@ -103,12 +103,12 @@ class HalfPrecisionWeights(Check):
             record,
             f"{count} weights are trained as fp16 copies ({say_list(names)}), and {share:.0%} of "
             f"their gradient elements are 0 (limit {self.limits.zero_share:.0%}), the largest is "
-            f"{say(largest)}: they underflow before they reach the fp32 masters",
+            f"{say(largest)}: they underflow before they reach the fp32 master weights",
             subject=COPIES,
             where=Where(module=names[0], rank=record.rank or None),
             remedies=[
                 "Scale the loss before backward with a GradScaler, or with a constant factor "
-                "that you divide out of the masters' gradients.",
+                "that you divide out of the master gradients.",
                 "Or keep the weights in fp32 and run the forward pass under `torch.autocast`, "
                 "with a GradScaler for fp16.",
             ],

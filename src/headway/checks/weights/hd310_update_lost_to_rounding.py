@@ -35,12 +35,12 @@ class UpdateLostToRounding(Check):
 
     ## False alarms
     Skipped steps, a rising learning rate (warm-up), and a learning rate below half of its peak do
-    not count. Optimizers that keep the rounding error (Kahan summation, fp32 masters) are ignored.
-    fp32 weights under autocast are not affected.
+    not count. Optimizers that keep the rounding error (Kahan summation, fp32 master weights) are
+    ignored. fp32 weights under autocast are not affected.
 
     ## What to do
     Keep fp32 weights and run the forward pass under autocast; or use an optimizer with fp32
-    masters, stochastic rounding or Kahan summation.
+    master weights, stochastic rounding or Kahan summation.
 
     ## References
     pytorch/ao#1124; Zamirai et al., "Revisiting BFloat16 training".

@@ -14,7 +14,7 @@ KINDS = ("overflow", "exp-overflow")
 
 
 class Fp16Overflow(Check):
-    """A value exceeds 65504, the largest number of float16.
+    """A value exceeds 65504, the largest float16 value.
 
     ## What it checks
     Whether a bad step started with an op whose result does not fit into float16.

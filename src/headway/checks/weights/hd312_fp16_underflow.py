@@ -31,7 +31,7 @@ class Fp16Underflow(Check):
     ## How it is measured
     The gradient of a weight has underflowed if more than half of its elements are exactly 0 and the
     root mean square of the others is below 1e-6, sixteen times the smallest float16. More than half
-    of the trained weights must be affected in 3 samples in a row; biases and norm layers are
+    of the trained weights must be affected in 3 measured steps in a row; biases and norm layers are
     ignored.
 
     ## False alarms
@@ -62,7 +62,7 @@ class Fp16Underflow(Check):
         zero_share: float = 0.5
         """Share of a gradient's elements that are 0."""
         samples: int = 3
-        """Consecutive samples that are needed."""
+        """Consecutive measured steps that are needed."""
 
     def start(self) -> None:
         self.unscaled_half = False

@@ -23,7 +23,7 @@ class PoorInitialisation(Check):
 
     ## What it checks
     The weights of linear layers and convolutions before the first update; whether sibling layers
-    start with the same random numbers; how the spread of the
+    start with the same random numbers; how the standard deviation of the
     signal changes from layer to layer in the first forward pass; and whether weights under spectral
     norm have norm 1.
 
@@ -38,16 +38,15 @@ class PoorInitialisation(Check):
     equal. Weights whose names differ by a number alone are compared bitwise: copies are an error if
     their first gradients are equal, too (then they stay equal), and a warning otherwise. Two or
     more weights that start at 0 count if their gradients are exactly 0 in the first steps. For the
-    scale, the gain of a layer is the spread (over samples) of its output divided by that of its
-    input. The signal explodes if the mean gain is above 3 and it grows to 100 times the input's
-    spread; it vanishes below a mean gain of 0.2 and 1/10000 of the input's spread; and it saturates
-    if tanh or sigmoid follow mean gains above 5. Spectral norm: the largest singular value is above
-    3.
+    scale, the gain of a layer is the standard deviation (over samples) of its output divided by
+    that of its input. The signal explodes if the mean gain is above 3 and it grows to 100 times the
+    input; it vanishes below a mean gain of 0.2 and 1/10000 of the input; and it saturates if tanh
+    or sigmoid follow mean gains above 5. Spectral norm: the largest singular value is above 3.
 
     ## False alarms
     Zeros are a common start for the last layer of a model or of a residual branch, and for LoRA's
     B; they count only if most layers, including the first, are zero. Biases, norms and embeddings
-    may be constant. Copies that a state brought are not reported, and those that
+    may be constant. Copies that were loaded from a state are not reported, and those that
     `nn.TransformerEncoder` makes are information. The last layer is not judged: its units get
     different gradients. Norm layers rescale the signal, and the scale of the inputs cancels out.
 
@@ -182,12 +181,12 @@ class PoorInitialisation(Check):
         yield self.find(
             record,
             f"{len(names)} weights start at 0 and their gradients are exactly 0 in every step: "
-            f"{say_list(names)}; each waits for another one to move",
+            f"{say_list(names)}; each needs another one to change first",
             subject=names[0],
             where=facts.locate(rank=record.rank, module=names[0]),
             remedies=[
-                "Initialise all but the last layer of such a branch at random: one weight of 0 "
-                "is enough to start it closed."
+                "Initialise all but the last layer of such a branch at random: one layer of zeros "
+                "is enough for the branch to start at 0."
             ],
             weights=names[:LISTED],
             count=len(names),

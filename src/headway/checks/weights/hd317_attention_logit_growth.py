@@ -24,7 +24,7 @@ class AttentionLogitGrowth(Check):
     and the entropy of the weights as a share of the maximum. Masked positions do not count.
 
     ## Why it matters
-    Logits that keep growing make attention select one position whatever the input, and no gradient
+    Logits that keep growing make attention select one position for every input, and no gradient
     passes through a softmax that is 0 or 1. This is a known cause of divergence in large runs, and
     of overflow in half precision.
 

@@ -28,11 +28,11 @@ class PositionIgnored(Check):
 
     ## False alarms
     Models without a table of positions, and those with relative, rotary or ALiBi positions are not
-    judged, nor a table that begins at 0. Recurrent networks and convolutions see the order by
-    themselves and are quiet.
+    judged, nor a table that starts at 0. Recurrent networks and convolutions see the order
+    anyway and are not reported.
 
     ## What to do
-    Print the shape of what is added to the token embeddings: its axis of time must be as long as
+    Print the shape of what is added to the token embeddings: its time axis must be as long as
     the sequence. Use `pe[:, :n]`, and `transpose` a table that was written for (time, batch).
 
     ## References
@@ -63,7 +63,7 @@ class PositionIgnored(Check):
             where=facts.locate(rank=record.rank, module=facts.module),
             remedies=[
                 "Compare the shape of the encodings with that of the embeddings where they are "
-                "added: their axis of time must be as long as the sequence (`pe[:, :n]`).",
+                "added: their time axis must be as long as the sequence (`pe[:, :n]`).",
             ],
             table=facts.table,
             ratio=facts.ratio,

@@ -11,7 +11,7 @@ from headway.core.records import SetupRecord
 
 
 class StaleAverageBuffers(Check):
-    """An averaged model (EMA, SWA) is evaluated with batch-norm statistics that never moved.
+    """An averaged model (EMA, SWA) is evaluated with batch-norm statistics that were never updated.
 
     ## What it checks
     Models that run without gradients and in evaluation mode, and have the shape of a trained model:
@@ -44,7 +44,7 @@ class StaleAverageBuffers(Check):
     code = "HD320"
     name = "stale-average-buffers"
     severity = Severity.ERROR
-    summary = "an averaged model runs on batch-norm statistics that never moved"
+    summary = "an averaged model uses batch-norm statistics that were never updated"
     needs = Needs(kinds=(SetupRecord,), topics=("averaged-model",))
     explains = ("HD104", "HD512")
     once = "run"

@@ -115,7 +115,7 @@ def classify_masked(operand: Operand) -> OriginKind:
     """NaN in the data that is masked only after it was used."""
     return OriginKind(
         "masked-nan",
-        f"{_count_bad(operand)} are NaN and are masked after this op: the loss leaves them out, "
+        f"{_count_bad(operand)} are NaN and are masked after this op: the loss excludes them, "
         "but in backward 0 · NaN is NaN. Mask them before it",
     )
 

@@ -1,4 +1,5 @@
-"""What the failing samples of a batch have in common, and the other samples do not."""
+"""What the failing samples of a batch have in common, and the other samples do not; and how a
+whole batch differs from the one before."""
 
 from __future__ import annotations
 
@@ -30,8 +31,50 @@ def find_common(failing_step: FailingStep, batch: int, rows: Sequence[int]) -> s
     return " and ".join(dict.fromkeys(found[:2]))
 
 
+def blame_batch(failing_step: FailingStep, healthy: Sequence[Any], spike: Spike) -> Spike:
+    """The spike of a whole batch, if nearly all of its rows differ from those of a healthy batch.
+
+    A few rows may still have the largest gradients; naming them alone would mislead.
+    """
+    for at, batch in enumerate(failing_step.batches):
+        common = next(filter(None, _traits_of_all(batch, healthy[-1] if healthy else None)), "")
+        if common:
+            return replace(spike, rows=(), batch=at, common=common)
+    return spike
+
+
+def _traits_of_all(batch: Any, other: Any) -> Iterator[str]:
+    """How the numbers of a batch differ from those of another batch of the run."""
+    pairs = zip(find_tensors(batch), find_tensors(other), strict=False)
+    for at, ((path, column), (same, before)) in enumerate(pairs):
+        comparable = path == same and column.shape[1:] == before.shape[1:]
+        if not comparable or not all(_has_finite_rows(one) for one in (column, before)):
+            return
+        sizes, usual = _row_sizes(column), _row_sizes(before)
+        few = float(sizes.quantile(MOST_ALIKE))  # nearly all rows are larger than this
+        if few > max(FAR * float(usual.median()), APART * float(usual.max())) > 0:
+            ratio = float(sizes.square().mean().sqrt() / usual.square().mean().sqrt())
+            yield f"{_name(at)} about {_round(ratio)} times those of the batch before"
+
+
+def _has_finite_rows(tensor: Tensor) -> bool:
+    usable = tensor.is_floating_point() and _has_rows(tensor, (0,))
+    return usable and bool(torch.isfinite(tensor).all())
+
+
+def _row_sizes(tensor: Tensor) -> Tensor:
+    """Root mean square of each row."""
+    return tensor.detach().reshape(len(tensor), -1).double().square().mean(dim=1).sqrt()
+
+
+def _name(at: int) -> str:
+    return "inputs" if at == 0 else "targets" if at == 1 else f"values in batch[{at}]"
+
+
 def add_common(failing_step: FailingStep, carrier: Carrier) -> Carrier:
     """The origin or the spike, with what its samples have in common."""
+    if not carrier.rows:
+        return carrier
     common = find_common(failing_step, carrier.batch, carrier.rows)
     return replace(carrier, common=common)
 
@@ -42,7 +85,7 @@ def _traits(batch: Any, rows: Sequence[int]) -> Iterator[str]:
         others = sorted(set(range(len(column))) - set(rows))
         if len(others) < 2 or len(others) < len(rows):
             continue
-        name = "inputs" if at == 0 else "targets" if at == 1 else f"values in batch[{at}]"
+        name = _name(at)
         flat = column.reshape(len(column), -1)
         if column.is_floating_point():
             yield _of_numbers(flat.double(), rows, others, name)

@@ -78,7 +78,7 @@ def recognise_device_assert(failure: Failure) -> Recognised | None:
 def run_on_host(inputs: HostInputs | None) -> dict[str, Any]:
     """What the last batches raise on the host, or `why_not`."""
     if inputs is None or inputs.script is None:
-        return {"why_not": "the script is not known: it runs in a notebook or a shell"}
+        return {"why_not": "there is no script: the code runs in a notebook or a shell"}
     if int(os.environ.get("WORLD_SIZE") or 1) > 1:
         return {"why_not": "with several ranks the step is not run again"}
     folder = Path(tempfile.mkdtemp(prefix="headway-host-"))

@@ -79,7 +79,7 @@ def main(folder: Path) -> None:
         except NotReproduced:
             result = {"why_not": "the last batches ran without an error on the host"}
         except SystemExit as left:
-            result = {"why_not": f"on the host the script left with {left.code!r}"}
+            result = {"why_not": f"on the host the script exited with {left.code!r}"}
         except BaseException as error:
             result = _describe(error, failing)
     result["seconds"] = round(time.monotonic() - began, 3)

@@ -28,9 +28,9 @@ _WRITE_ERRORS = re.compile(
 )
 REASONS = {
     errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the quota is used up",
+    errno.EDQUOT: "the disk quota is exceeded",
     errno.EACCES: "permission denied",
-    errno.EFBIG: "the file would exceed a limit on the size of files",
+    errno.EFBIG: "the file would exceed the file size limit",
     errno.EROFS: "the file system is read-only",
     errno.ENOENT: "the folder does not exist",
     errno.EIO: "the storage failed",

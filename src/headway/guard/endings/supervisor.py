@@ -88,8 +88,8 @@ class Supervisor:
             if ended is None or not ended.failed or not self._left:
                 return ended
             self._notify(
-                f"the script failed with status {ended.status}: attempt {attempt + 1} of "
-                f"{restarts + 1} starts. It continues from a snapshot only if it calls "
+                f"the script failed with status {ended.status}; starting attempt {attempt + 1} of "
+                f"{restarts + 1}. It continues from a snapshot only if it calls "
                 "guard.resume() or loads its own checkpoint"
             )
         raise AssertionError("the last attempt returns")

@@ -134,7 +134,7 @@ class Watchdog:
         """The end of the run was recorded: tell the other ranks before the process goes."""
         self.stop()
         if self.board is not None:
-            why = "ended in good order" if status == "finished" else self.why or f"ended ({status})"
+            why = "ended normally" if status == "finished" else self.why or f"ended ({status})"
             self.board.announce(
                 ENDED, step=steps, why=f"{why} after {steps} steps", victim=self.victim
             )

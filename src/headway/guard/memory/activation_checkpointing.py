@@ -202,16 +202,16 @@ class _ModuleSelector:
             if user_path(path) in self._paths and not _has_forward(module):
                 return (
                     f"{message}: {path} is a {type(module).__name__}, which has no forward of its "
-                    f"own; {path + '.*'!r} means what is in it"
+                    f"own; {path + '.*'!r} matches the modules in it"
                 )
         there = [user_path(path) for path, _ in model.named_modules() if path]
         if self._paths:
             near = _nearest(self._paths, there) or there
-            message += f"; there are the paths {', '.join(near[:MAX_NAMED])}"
+            message += f"; available paths: {', '.join(near[:MAX_NAMED])}"
         if self._types or self._names:
             names = sorted({type(module).__name__ for module in model.modules()})
             near = _nearest([item for item in asked if item not in self._paths], names) or names
-            message += f"; there are the classes {', '.join(near[:MAX_NAMED])}"
+            message += f"; available classes: {', '.join(near[:MAX_NAMED])}"
         return message
 
 

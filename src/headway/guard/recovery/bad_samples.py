@@ -80,6 +80,6 @@ class BadSamples:
         )
         self._notices.once(
             f"bad-sample-{index}",
-            f"sample {index} is left out from now on: {text}"
+            f"sample {index} is skipped from now on: {text}"
             + (f" at {place}" if place is not None else ""),
         )

@@ -79,7 +79,7 @@ class Quarantine:
             self._left_out = 0
             self._notices.once(
                 "all-avoided",
-                "every batch is one to avoid: some are used after all. "
+                "every batch is on the list to avoid, so some are used anyway. "
                 "If all batches are bad, look for the cause outside the data",
             )
             return False
@@ -157,7 +157,7 @@ class Quarantine:
         self._notices.once(
             "avoid-ranks",
             "avoid_bad_batches is off with more than one rank: a rank that skips a batch would "
-            "make fewer steps, and the other ranks would wait for it forever",
+            "take fewer steps, and the other ranks would wait for it forever",
         )
         return False
 

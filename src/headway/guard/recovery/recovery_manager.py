@@ -306,7 +306,7 @@ class RecoveryManager:
             self._notices.once(
                 "resume-hooks",
                 "communication hooks start with an empty state, because their error feedback is "
-                "laid out by buckets that a new process orders differently. The run does not "
+                "stored by bucket, and a new process orders buckets differently. The run does not "
                 "continue bit for bit",
             )
         ranks = self.agreement.count
@@ -318,9 +318,9 @@ class RecoveryManager:
         if saved.world_size != ranks:
             self._notices.once(
                 "resume-ranks",
-                f"the snapshot is of {saved.world_size} ranks and this run has {ranks}: weights, "
-                "moments and the position in the data are restored, random numbers are new where "
-                "a rank is new",
+                f"the snapshot was written by {saved.world_size} ranks, but this run has {ranks}: "
+                "weights, moments and the data position are restored; new ranks start with new "
+                "random numbers",
             )
         self.data_position.resume(
             own["journey"],

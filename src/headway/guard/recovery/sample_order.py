@@ -115,8 +115,8 @@ def go_on(state: Mapping[str, Any] | None, given: int, loader: Any) -> SampleOrd
     if order is None or layout is None:
         which = "that the snapshot was taken with" if order is None else "of this run"
         raise ResumeRefused(
-            "the position in the data cannot be given to another number of ranks: the loader "
-            f"{which} has no order of samples that can be divided again. {ADVICE}"
+            "the data position cannot be transferred to another number of ranks: the loader "
+            f"{which} has no sample order that can be redistributed. {ADVICE}"
         )
     if len(loader.dataset) != order.length:
         raise ResumeRefused(

@@ -128,13 +128,13 @@ def read_newest(
     home, manifest = chosen
     if manifest.fixed_size and manifest.world_size != agreement.count:
         raise ResumeRefused(
-            f"snapshot {home} is of {manifest.world_size} ranks and this run has "
+            f"snapshot {home} was written by {manifest.world_size} ranks, but this run has "
             f"{agreement.count}: {manifest.fixed_size}. Start {manifest.world_size} ranks"
         )
     if manifest.format == "file" and training.sharded:
         raise ResumeRefused(
-            f"snapshot {home} is of one process whose model was not sharded, and this model is: "
-            "start one process without fully_shard"
+            f"snapshot {home} was written by one process with an unsharded model, but this model "
+            "is sharded: start one process without fully_shard"
         )
     return store.read(home, manifest)
 

@@ -328,14 +328,14 @@ def _require_same_model(
     if mine.keys() != theirs.keys():
         odd = sorted(mine.keys() ^ theirs.keys())
         raise UsageError(
-            f"the {what} is of another model: {odd[0]}"
+            f"the {what} belongs to another model: {odd[0]}"
             + (f" and {len(odd) - 1} more" if len(odd) > 1 else "")
-            + " is only in one of the two"
+            + " exists in only one of the two"
         )
     for name, value in mine.items():
         shape = sharded_tensors.full_shape(theirs[name])
         if isinstance(value, Tensor) and tuple(value.shape) != shape:
             raise UsageError(
-                f"the {what} is of another model: {name} is {shape} there "
+                f"the {what} belongs to another model: {name} is {shape} there "
                 f"and {tuple(value.shape)} here"
             )

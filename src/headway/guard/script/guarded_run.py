@@ -71,7 +71,7 @@ def _find_reason(launch: ScriptLauncher, error: BaseException | None, command: s
         return _explain_manual_update(launch, command)
     if launch.limits.enough and not launch.backwards:
         return NoStepReason(
-            f"{launch.limits.name} was over first",
+            f"{launch.limits.name} was reached first",
             "Raise --max-seconds, or shorten the preparation of the script",
         )
     if (
@@ -174,7 +174,7 @@ def _too_little(steps: int) -> str:
     """Why nothing can be said of a run without findings; empty if it was long enough."""
     if steps >= MIN_LOSSES:
         return ""
-    return f"only {'1 step was' if steps == 1 else f'{steps} steps were'} made, too few to judge"
+    return f"only {'1 step was' if steps == 1 else f'{steps} steps were'} taken, too few to judge"
 
 
 def run_guarded(

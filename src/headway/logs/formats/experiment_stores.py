@@ -48,7 +48,7 @@ def _read_runs(path: Path, *, newest: bool = False) -> list[Log]:
         elif store.has("metrics", "key", "value", "run_uuid", "step"):
             one, names = _read_mlflow, _mlflow_runs(store)
         else:
-            raise UnreadableInput(f"{path} is an SQLite file without metrics of MLflow or trackio")
+            raise UnreadableInput(f"{path} is an SQLite file without MLflow or trackio metrics")
         runs = list(names or {None: ""})
         kept = runs[-1:] if newest else runs[-MAX_READ:]
         logs = [one(path, store, run) for run in kept]

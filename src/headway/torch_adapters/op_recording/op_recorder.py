@@ -104,7 +104,7 @@ class OpRecorder(OutermostDispatchMode):
         if self.trouble is not None:
             return
         if not self.enter_outermost():
-            self.give_up("another dispatch mode is in force")
+            self.give_up("another dispatch mode is active")
             return
         self.running = True
 
@@ -134,7 +134,7 @@ class OpRecorder(OutermostDispatchMode):
             return
         memory = self._memories.get(memory_key(root))
         if memory is None:
-            self.give_up("the loss is not made of what was recorded")
+            self.give_up("the loss is not computed from the recorded ops")
             return
         self.roots.append(
             RecordedRoot(
@@ -179,7 +179,7 @@ class OpRecorder(OutermostDispatchMode):
             self.trouble = "other ranks take part in it"
             return None
         if any(kind not in (Tensor, torch.nn.Parameter) for kind in types):
-            self.trouble = "it is made with a tensor class of its own"
+            self.trouble = "it uses a custom tensor class"
             return None
         tensors = list(_tensors((args, kwargs)))
         alive = [self._is_alive(tensor, how) for tensor in tensors]
@@ -194,7 +194,7 @@ class OpRecorder(OutermostDispatchMode):
         if not (live or overwrites_ours) or self.trouble is not None:
             return None
         if len(self.entries) >= self.most_ops or self._bytes > self.most_bytes:
-            self.trouble = "it takes more ops or memory than a trial may"
+            self.trouble = "it exceeds the limit on ops or memory"
             return None
         changed = tuple(dict.fromkeys(self._begun(tensor) for tensor in written))
         writers = {id(tensor) for tensor in written}

@@ -46,7 +46,7 @@ class OpReplay:
         self.program = _needed(tape.entries, roots)
         self._last = _last_uses(self.program, roots)
         if any(isinstance(entry, RecordedOp) and entry.older for _, entry in self.program):
-            raise CannotReplay("part of its graph was made before the step it belongs to")
+            raise CannotReplay("part of its graph was created before its step")
         if any(held.changed for held in self._held()):
             raise CannotReplay("something it is computed from was changed after the forward pass")
 
@@ -179,7 +179,7 @@ _negative_view: Callable[[Tensor], Tensor] = private_part(
 def _view_on(view: RecordedView, memory: Mapping[int, UntypedStorage]) -> Tensor:
     storage = memory.get(view.number)
     if storage is None:
-        raise CannotReplay("something that was made outside of the tape is missing")
+        raise CannotReplay("a tensor that was created outside the recording is missing")
     tensor = torch.empty(0, dtype=view.dtype, device=view.device)
     tensor.set_(storage, view.offset, view.size, view.stride)
     if view.conj:

@@ -152,9 +152,9 @@ class LocalGradientMonitor:
                 self._built_in += [replica] if hook.built_in else []
                 self._notices.once(
                     "comm-hook",
-                    "the model has a communication hook of its own, or reduces gradients in a way "
-                    "that leaves no room for one: a gradient that goes bad in backward cannot be "
-                    "traced to its rank, a loss that does still can",
+                    "the model has its own communication hook, or reduces gradients in a way that "
+                    "allows none: a gradient that becomes non-finite in backward cannot be traced "
+                    "to its rank; a non-finite loss can",
                 )
                 return
             _hooks[replica] = hook
@@ -258,8 +258,8 @@ def _reduced(done: Any) -> Tensor:
         lines = [line for line in str(error).splitlines() if line.strip()]
         raise RankLost(
             "another rank died, hangs or left the loop while gradients were averaged: "
-            f"{lines[0].strip() if lines else type(error).__name__}. Look at what the other ranks "
-            "said last; this rank only noticed it here"
+            f"{lines[0].strip() if lines else type(error).__name__}. Check the last output of "
+            "the other ranks; this rank only noticed it here"
         ) from None
     return reduced
 

@@ -34,8 +34,8 @@ from headway.torch_adapters.process_groups.host_group import HostGroup, ProcessG
 # message that another does not send.
 
 FAILED = (
-    "another rank's guard failed, so all ranks' were switched off at the same step; "
-    "training goes on unwatched. That rank's log says why"
+    "the guard of another rank failed, so all guards were switched off at the same step; "
+    "training continues without a guard. The log of that rank has the reason"
 )
 UNEVEN = (
     "under model.join() ranks take different numbers of steps and cannot agree on each: the guard "
@@ -43,8 +43,8 @@ UNEVEN = (
 )
 
 LOST = (
-    "a rank died, hangs, or left the loop alone: look at what the other ranks said last. This rank "
-    "took no step without them; start the run again"
+    "a rank died, hangs or left the loop: check the last output of the other ranks. This rank took "
+    "no step without them; start the run again"
 )
 
 
@@ -105,7 +105,7 @@ class RankGroup:
             dtype=torch.int64,
             device=self.meeting_place(),
         )
-        self.reduce(message, dist.ReduceOp.MAX, "while the guard was being made")
+        self.reduce(message, dist.ReduceOp.MAX, "while the guard was created")
         agreed, highest, lowest, any_refused, most, least = message.tolist()
         if any_refused:
             raise refused or RunDirInUse(
@@ -156,7 +156,7 @@ def find_rank_group(
     if group is None:
         return None
     if dist.get_rank(group) < 0:
-        raise UsageError("this rank is no member of the group given to Guard(group=…)")
+        raise UsageError("this rank is not a member of the group given to Guard(group=…)")
     if dist.get_world_size(group) < 2:
         return None
     ranks = RankGroup(group, models)
@@ -239,14 +239,14 @@ def _group_of(
             notices.once(
                 "group",
                 "the model's parts are shared by different groups of ranks: all "
-                f"{len(everyone)} ranks decide together. Guard(group=…) chooses others",
+                f"{len(everyone)} ranks decide together. Guard(group=…) selects others",
             )
         return dist.group.WORLD
     ((members, group),) = found.items()
     if group is None:
         raise UsageError(
             f"the model is sharded over {len(members)} of {len(everyone)} ranks in several "
-            "dimensions: say which ranks decide together, Guard(…, group=process_group)"
+            "dimensions: name the ranks that decide together, Guard(…, group=process_group)"
         )
     return group
 
