@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,7 @@ class Script:
     """Data makers and the folders they write to, relative to where it is started."""
     steps: int = 20
     seeded: bool = True
+    """False: it draws random numbers from a source that no seed reaches, or prints the time."""
     path: tuple[str, ...] = ()
     """Folders of the repository on PYTHONPATH."""
     needs: tuple[str, ...] = ()
@@ -157,7 +158,7 @@ def _environment(item: Script, checkout: Path) -> dict[str, str]:
     """With stand-ins for the packages that are not installed."""
     stand_ins = checkout.parent / "stand_ins"
     stand_ins.mkdir(exist_ok=True)
-    for name in item.stand_ins:
+    for name in ("sitecustomize", *item.stand_ins):
         if name == "sitecustomize" or not importlib.util.find_spec(name):
             shutil.copy(STAND_INS / f"{name}.py", stand_ins)
     path = [ROOT / "src", *(checkout / folder for folder in item.path), stand_ins]
@@ -165,6 +166,7 @@ def _environment(item: Script, checkout: Path) -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, path)),
         "PYTHONUNBUFFERED": "1",
+        "PYTHONHASHSEED": "0",
         "OMP_NUM_THREADS": "1",
         "MPLBACKEND": "Agg",
         "HF_HUB_OFFLINE": "1",
@@ -241,6 +243,7 @@ def judge(item: Script, clones: Path) -> dict[str, Any]:
         "state": "ran",
         "unharmed": whole,
         **({} if whole else _harm(item, plain, guarded)),
+        "equal numbers": unharmed(replace(item, seeded=True), plain[:2], guarded[:2]),
         "known": sorted({f["code"] for f in loud if f["code"] in item.findings}),
         "missed": sorted(set(item.findings) - {f["code"] for f in loud}),
         "to look at": [
@@ -277,31 +280,38 @@ def main() -> None:
     for item in scripts:
         rows.append(judge(item, args.clones.resolve()))
         print(_told(rows[-1]), flush=True)
+        if args.json:
+            args.json.write_text(json.dumps(_record(rows), indent=1) + "\n", encoding="utf-8")
     ran = [row for row in rows if row["state"] == "ran"]
     alarmed = [row for row in ran if row["to look at"]]
     print(
-        f"\n{len(ran)} of {len(rows)} scripts ran; {sum(r['unharmed'] for r in ran)} unharmed;"
+        f"\n{len(ran)} of {len(rows)} scripts ran; {sum(r['unharmed'] for r in ran)} unharmed,"
+        f" {sum(r['equal numbers'] for r in ran)} of them with equal numbers;"
         f" {sum(len(r['known']) for r in ran)} known findings;"
         f" {len(alarmed)} scripts with findings to look at"
     )
-    if args.json:
-        record = {
-            "date": time.strftime("%Y-%m-%d"),
-            "python": platform.python_version(),
-            "torch": version("torch"),
-            "headway": version("headway"),
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores, CPU only",
-            "scripts": rows,
-        }
-        args.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     sys.exit(any(not row["unharmed"] for row in ran))
+
+
+def _record(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "headway": version("headway"),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, CPU only",
+        "scripts": rows,
+    }
 
 
 def _told(row: dict[str, Any]) -> str:
     place = f"{row['repository']} {row['script']}"
     if row["state"] != "ran":
         return f"{place}: {row['state']}"
-    told = ["unharmed" if row["unharmed"] else f"HARMED {row['statuses']} {row['missing']!r}"]
+    equal = "equal numbers" if row["equal numbers"] else "other numbers"
+    told = [
+        f"unharmed, {equal}" if row["unharmed"] else f"HARMED {row['statuses']} {row['missing']!r}"
+    ]
     told += [f"known {code}" for code in row["known"]]
     told += [f"not found {code}" for code in row["missed"]]
     told += [f"look at {text[:150]}" for text in row["to look at"]]
