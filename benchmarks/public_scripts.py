@@ -243,6 +243,7 @@ def judge(item: Script, clones: Path) -> dict[str, Any]:
         "state": "ran",
         "unharmed": whole,
         **({} if whole else _harm(item, plain, guarded)),
+        "lines": len(_comparable(plain[1], item)),
         "equal numbers": unharmed(replace(item, seeded=True), plain[:2], guarded[:2]),
         "known": sorted({f["code"] for f in loud if f["code"] in item.findings}),
         "missed": sorted(set(item.findings) - {f["code"] for f in loud}),

@@ -20,7 +20,8 @@ from headway import registry  # noqa: E402
 def test_the_manifest_names_what_there_is() -> None:
     scripts = public_scripts.read_manifest(MANIFEST)
     known = {check.code for check in registry.all_checks()}
-    assert len({(item.repository, item.script) for item in scripts}) == len(scripts) >= 10
+    assert len({(item.repository, item.script) for item in scripts}) == len(scripts) >= 40
+    assert len({item.repository for item in scripts}) >= 15
     for item in scripts:
         assert len(item.commit) == 40
         assert {who for who, _ in item.data} <= {*MAKERS}
