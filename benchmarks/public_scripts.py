@@ -19,79 +19,29 @@ import argparse
 import importlib.util
 import json
 import os
-import pickle
 import platform
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from _public_data import MAKERS
 
 ROOT = Path(__file__).resolve().parents[1]
 STAND_INS = ROOT / "benchmarks" / "stand_ins"
 MANIFEST = ROOT / "corpus" / "public" / "scripts.toml"
 LIMIT_S = 240
-
-
-def mnist(folder: Path) -> None:
-    """MNIST's IDX files: each class is a bright block of its own place, 512 pictures and 128."""
-    raw = folder / "MNIST" / "raw"
-    raw.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(0)
-    for start, count in (("train", 512), ("t10k", 128)):
-        labels = rng.integers(0, 10, count).astype(np.uint8)
-        pictures = rng.integers(0, 40, (count, 28, 28)).astype(np.uint8)
-        for picture, label in zip(pictures, labels, strict=True):
-            row, column = 9 * (label // 4), 7 * (label % 4)
-            picture[row : row + 8, column : column + 6] += 180
-        head = np.array([2051, count, 28, 28], dtype=">i4").tobytes()
-        (raw / f"{start}-images-idx3-ubyte").write_bytes(head + pictures.tobytes())
-        head = np.array([2049, count], dtype=">i4").tobytes()
-        (raw / f"{start}-labels-idx1-ubyte").write_bytes(head + labels.tobytes())
-
-
-def words(folder: Path) -> None:
-    """`train.txt`, `valid.txt`, `test.txt`: a word follows the one before it, mostly."""
-    folder.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(0)
-    for name, lines in (("train", 400), ("valid", 60), ("test", 60)):
-        text = []
-        for _ in range(lines):
-            word, line = int(rng.integers(60)), []
-            for _ in range(12):
-                line.append(f"w{word}")
-                word = (word * 7 + 3) % 60 if rng.random() < 0.9 else int(rng.integers(60))
-            text.append(" " + " ".join(line) + " \n")
-        (folder / f"{name}.txt").write_text("".join(text), encoding="utf-8")
-
-
-def characters(folder: Path) -> None:
-    """nanoGPT's `train.bin` and `val.bin` (uint16 ids) and `meta.pkl` (the vocabulary)."""
-    folder.mkdir(parents=True, exist_ok=True)
-    letters = "abcdefghijklmnopqrstuvwxyz \n"
-    rng = np.random.default_rng(0)
-    vocabulary = ["the", "loss", "falls", "and", "then", "rises", "again"]
-    text = " ".join(rng.choice(vocabulary, 6000))
-    ids = np.array([letters.index(letter) for letter in text], dtype=np.uint16)
-    cut = len(ids) * 9 // 10
-    ids[:cut].tofile(folder / "train.bin")
-    ids[cut:].tofile(folder / "val.bin")
-    forth = {letter: at for at, letter in enumerate(letters)}
-    meta = {"vocab_size": len(letters), "stoi": forth, "itos": dict(enumerate(letters))}
-    (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
-
-
-MAKERS: dict[str, Callable[[Path], None]] = {
-    "mnist": mnist,
-    "words": words,
-    "characters": characters,
-}
+TIMES = re.compile(
+    r"[\d.]+ ?(ms|s|sec|seconds)\b|(ms/batch|time:?|SPS:|took) +[\d.]+|\d+m \d+"
+    r"|[\d/-]+[ T]\d+:\d+:\d+[,\d]*|\w*(runtime|per_second)\W+[\d.:]+|/tmp/[^\s'\"]+"
+)
 
 
 @dataclass(frozen=True)
@@ -110,8 +60,18 @@ class Script:
     """Data makers and the folders they write to, relative to where it is started."""
     steps: int = 20
     seeded: bool = True
+    """False: it draws random numbers from a source that no seed reaches, or prints the time."""
     path: tuple[str, ...] = ()
     """Folders of the repository on PYTHONPATH."""
+    needs: tuple[str, ...] = ()
+    """Packages besides torch and NumPy that it imports, and that have no stand-in."""
+    stand_ins: tuple[str, ...] = ()
+    """Modules of `benchmarks/stand_ins` for packages that may not be installed."""
+    environment: tuple[tuple[str, str], ...] = ()
+    ranks: int = 1
+    """More than one: started by torchrun."""
+    seconds: int = 0
+    """Not 0: the script has no argument that makes it short, and is stopped after this time."""
     findings: tuple[str, ...] = ()
     """Codes that are right about this script."""
     why: str = ""
@@ -125,7 +85,8 @@ def read_manifest(path: Path) -> list[Script]:
     found = []
     for item in tomllib.loads(path.read_text(encoding="utf-8"))["script"]:
         lists = {k: tuple(v) for k, v in item.items() if isinstance(v, list)}
-        lists["data"] = tuple((who, where) for who, where in item.get("data", ()))
+        for name in ("data", "environment"):
+            lists[name] = tuple((who, where) for who, where in item.get(name, ()))
         found.append(Script(**{**item, **lists}))
     return found
 
@@ -162,42 +123,86 @@ def run_script(item: Script, checkout: Path, *before: str) -> tuple[int | None, 
     start = checkout / (item.folder or str(Path(item.script).parent))
     for who, where in item.data:
         MAKERS[who](start / where)
-    command = [sys.executable, *before, str(checkout / item.script)]
-    if before:
-        command += ["--", *item.arguments]
-        if "check" in before:
-            at = command.index("check") + 2
-            command[at:at] = ["--max-steps", str(item.steps), "--format", "json"]
-    else:
-        command += item.arguments
-    stand_ins = [str(STAND_INS)] if not importlib.util.find_spec("torchvision") else []
-    path = [str(ROOT / "src"), *(str(checkout / folder) for folder in item.path), *stand_ins]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
-    environment |= {"MPLBACKEND": "Agg", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    try:
-        done = subprocess.run(
-            command, cwd=start, env=environment, capture_output=True, timeout=LIMIT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return None, "", ""
-    return (
-        done.returncode,
-        done.stdout.decode(errors="replace"),
-        done.stderr.decode("utf-8", "replace"),
+    started = subprocess.Popen(
+        _command(item, checkout, before),
+        cwd=start,
+        env=_environment(item, checkout),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
+    stop = item.seconds if "check" not in before else 0
+    try:
+        out, err = started.communicate(timeout=stop or LIMIT_S)
+        status: int | None = started.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(started.pid, signal.SIGKILL)
+        out, err = started.communicate()
+        status = 0 if stop else None
+    return status, out.decode(errors="replace"), err.decode(errors="replace")
+
+
+def _command(item: Script, checkout: Path, before: tuple[str, ...]) -> list[str]:
+    command = [sys.executable]
+    if item.ranks > 1:
+        command += ["-m", "torch.distributed.run", "--standalone"]
+        command += ["--nproc-per-node", str(item.ranks)]
+    command += before
+    if "check" in before:
+        command += ["--max-steps", str(item.steps), "--format", "json"]
+    command.append(str(checkout / item.script))
+    return [*command, *(["--"] if before else []), *item.arguments]
+
+
+def _environment(item: Script, checkout: Path) -> dict[str, str]:
+    """With stand-ins for the packages that are not installed."""
+    stand_ins = checkout.parent / "stand_ins"
+    stand_ins.mkdir(exist_ok=True)
+    for name in ("sitecustomize", *item.stand_ins):
+        if name == "sitecustomize" or not importlib.util.find_spec(name):
+            shutil.copy(STAND_INS / f"{name}.py", stand_ins)
+    path = [ROOT / "src", *(checkout / folder for folder in item.path), stand_ins]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, path)),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": "1",
+        "MPLBACKEND": "Agg",
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(checkout.parent / "home"),
+        "CUDA_VISIBLE_DEVICES": "",
+        **dict(item.environment),
+    }
 
 
 def unharmed(item: Script, plain: tuple[int | None, str], guarded: tuple[int | None, str]) -> bool:
     """The same status, and every line of the plain run in the same order."""
-    lines = iter(_comparable(guarded[1], item.seeded))
-    return plain[0] == guarded[0] and all(
-        line in lines for line in _comparable(plain[1], item.seeded)
-    )
+    return plain[0] == guarded[0] and first_missing(item, plain[1], guarded[1]) is None
 
 
-def _comparable(text: str, seeded: bool) -> list[str]:
-    text = re.sub(r"[\d.]+ ?(ms|s|sec|seconds)\b|ms/batch +[\d.]+|time:? +[\d.]+", "TIME", text)
-    if not seeded:
+def first_missing(item: Script, plain: str, guarded: str) -> str | None:
+    """The first line of the plain run that the guarded run does not print.
+
+    Of scripts that are stopped by the clock, as many lines as both have. The lines of several
+    ranks come in any order.
+    """
+    wanted = _comparable(plain, item)
+    seen = _comparable(guarded, item)
+    if item.seconds:
+        own = [line for line in seen if not line.startswith("headway")]
+        if not own and wanted:
+            return wanted[0]
+        wanted = wanted[: max(min(len(wanted), len(own)) - 1, 0)]
+    if item.ranks > 1:
+        wanted, seen = sorted(wanted), sorted(seen)
+    lines = iter(seen)
+    return next((line for line in wanted if line not in lines), None)
+
+
+def _comparable(text: str, item: Script) -> list[str]:
+    text = TIMES.sub("TIME", text)
+    if not item.seeded:
         text = re.sub(r"[-+]?\d[\d.e+-]*", "N", text)
     return [
         line for line in text.replace("\r", "\n").splitlines() if "mfu" not in line.split()[-1:]
@@ -206,10 +211,17 @@ def _comparable(text: str, seeded: bool) -> list[str]:
 
 def judge(item: Script, clones: Path) -> dict[str, Any]:
     """One script: unharmed or not, and what `check` says of it."""
-    row: dict[str, Any] = {"repository": item.repository, "script": item.script}
+    row: dict[str, Any] = {
+        "repository": item.repository,
+        "commit": item.commit,
+        "script": item.script,
+    }
     clone = clone_of(clones, item.repository)
     if clone is None:
         return {**row, "state": "no clone"}
+    lacking = [package for package in item.needs if not importlib.util.find_spec(package)]
+    if lacking:
+        return {**row, "state": f"needs {', '.join(lacking)}"}
     with tempfile.TemporaryDirectory() as folder:
         outcomes = []
         for number, before in enumerate(((), ("-m", "headway", "run"), ("-m", "headway", "check"))):
@@ -224,11 +236,15 @@ def judge(item: Script, clones: Path) -> dict[str, Any]:
     if checked[0] is None or "{" not in checked[1]:
         return {**row, "state": f"check gave no report: {checked[2][-200:]}"}
     report = json.loads(checked[1][checked[1].index("{") :])
+    whole = unharmed(item, plain[:2], guarded[:2])
     loud = [f for f in report["findings"] if f["severity"] != "info"]
     return {
         **row,
         "state": "ran",
-        "unharmed": unharmed(item, plain[:2], guarded[:2]),
+        "unharmed": whole,
+        **({} if whole else _harm(item, plain, guarded)),
+        "lines": len(_comparable(plain[1], item)),
+        "equal numbers": unharmed(replace(item, seeded=True), plain[:2], guarded[:2]),
         "known": sorted({f["code"] for f in loud if f["code"] in item.findings}),
         "missed": sorted(set(item.findings) - {f["code"] for f in loud}),
         "to look at": [
@@ -238,6 +254,13 @@ def judge(item: Script, clones: Path) -> dict[str, Any]:
         ],
         "coverage": report["coverage"],
     }
+
+
+def _harm(
+    item: Script, plain: tuple[int | None, str, str], guarded: tuple[int | None, str, str]
+) -> dict[str, Any]:
+    missing = first_missing(item, plain[1], guarded[1])
+    return {"statuses": [plain[0], guarded[0]], "missing": missing, "stderr": guarded[2][-600:]}
 
 
 def main() -> None:
@@ -258,29 +281,38 @@ def main() -> None:
     for item in scripts:
         rows.append(judge(item, args.clones.resolve()))
         print(_told(rows[-1]), flush=True)
+        if args.json:
+            args.json.write_text(json.dumps(_record(rows), indent=1) + "\n", encoding="utf-8")
     ran = [row for row in rows if row["state"] == "ran"]
     alarmed = [row for row in ran if row["to look at"]]
     print(
-        f"\n{len(ran)} of {len(rows)} scripts ran; {sum(r['unharmed'] for r in ran)} unharmed;"
+        f"\n{len(ran)} of {len(rows)} scripts ran; {sum(r['unharmed'] for r in ran)} unharmed,"
+        f" {sum(r['equal numbers'] for r in ran)} of them with equal numbers;"
         f" {sum(len(r['known']) for r in ran)} known findings;"
         f" {len(alarmed)} scripts with findings to look at"
     )
-    if args.json:
-        record = {
-            "date": time.strftime("%Y-%m-%d"),
-            "python": platform.python_version(),
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores, CPU only",
-            "scripts": rows,
-        }
-        args.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     sys.exit(any(not row["unharmed"] for row in ran))
+
+
+def _record(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "headway": version("headway"),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, CPU only",
+        "scripts": rows,
+    }
 
 
 def _told(row: dict[str, Any]) -> str:
     place = f"{row['repository']} {row['script']}"
     if row["state"] != "ran":
         return f"{place}: {row['state']}"
-    told = ["unharmed" if row["unharmed"] else "HARMED"]
+    equal = "equal numbers" if row["equal numbers"] else "other numbers"
+    told = [
+        f"unharmed, {equal}" if row["unharmed"] else f"HARMED {row['statuses']} {row['missing']!r}"
+    ]
     told += [f"known {code}" for code in row["known"]]
     told += [f"not found {code}" for code in row["missed"]]
     told += [f"look at {text[:150]}" for text in row["to look at"]]

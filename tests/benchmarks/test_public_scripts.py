@@ -20,21 +20,28 @@ from headway import registry  # noqa: E402
 def test_the_manifest_names_what_there_is() -> None:
     scripts = public_scripts.read_manifest(MANIFEST)
     known = {check.code for check in registry.all_checks()}
-    assert len({(item.repository, item.script) for item in scripts}) == len(scripts) >= 10
+    assert len({(item.repository, item.script) for item in scripts}) == len(scripts) >= 40
+    assert len({item.repository for item in scripts}) >= 15
     for item in scripts:
         assert len(item.commit) == 40
         assert {who for who, _ in item.data} <= {*MAKERS}
+        for name in item.stand_ins:
+            assert (public_scripts.STAND_INS / f"{name}.py").is_file()
         assert {*item.findings} <= known
         assert bool(item.findings) == bool(item.why)
 
 
 def test_the_stand_in_reads_what_the_maker_writes(tmp_path: Path) -> None:
-    public_scripts.mnist(tmp_path)
+    MAKERS["mnist"](tmp_path)
+    MAKERS["cifar10"](tmp_path)
     program = (
         "from torchvision import datasets, transforms\n"
         "data = datasets.MNIST('.', transform=transforms.ToTensor())\n"
         "picture, label = data[0]\n"
-        "print(len(data), tuple(picture.shape), float(picture.max()) > 0.5, max(data.targets))"
+        "print(len(data), tuple(picture.shape), float(picture.max()) > 0.5, max(data.targets))\n"
+        "pad = transforms.Compose([transforms.Pad(4), transforms.RandomCrop(32)])\n"
+        "data = datasets.CIFAR10('.', transform=pad)\n"
+        "print(len(data), transforms.ToTensor()(data[0][0]).shape, max(data.targets))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -44,7 +51,10 @@ def test_the_stand_in_reads_what_the_maker_writes(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    assert done.stdout.strip() == "512 (1, 28, 28) True tensor(9)"
+    assert done.stdout.splitlines() == [
+        "512 (1, 28, 28) True tensor(9)",
+        "320 torch.Size([3, 32, 32]) 9",
+    ]
 
 
 def test_what_unharmed_means() -> None:
@@ -58,6 +68,35 @@ def test_what_unharmed_means() -> None:
     assert public_scripts.unharmed(free, plain, other)
     assert not public_scripts.unharmed(free, plain, (1, plain[1]))
     assert not public_scripts.unharmed(free, plain, (0, "loss 0.5\n"))
+
+
+def test_of_a_script_that_is_stopped_by_the_clock_the_common_lines_count() -> None:
+    stopped = Script("a/b", "", "train.py", seconds=20)
+    plain = (0, "a 1\nb 2\nc 3\nd 4\n")
+    assert public_scripts.unharmed(stopped, plain, (0, "headway: guarded\na 1\nb 2\nc"))
+    assert not public_scripts.unharmed(stopped, plain, (0, "headway: guarded\na 1\nb 9\nc 3\n"))
+    assert not public_scripts.unharmed(stopped, plain, (0, "headway: guarded\n"))
+
+
+def test_lines_of_several_ranks_come_in_any_order() -> None:
+    item = Script("a/b", "", "train.py", ranks=2)
+    assert public_scripts.unharmed(item, (0, "rank 0\nrank 1\n"), (0, "rank 1\nrank 0\n"))
+    assert not public_scripts.unharmed(item, (0, "rank 0\nrank 1\n"), (0, "rank 1\nrank 1\n"))
+
+
+def test_a_package_that_is_not_installed_is_named(tmp_path: Path) -> None:
+    item = Script("somebody/scripts", clone(tmp_path), "train.py", needs=("no_such_package",))
+    assert public_scripts.judge(item, tmp_path)["state"] == "needs no_such_package"
+
+
+@pytest.mark.parametrize("maker", ["words", "names", "sine", "sentence-pairs", "masks", "graph"])
+def test_a_maker_writes_the_same_each_time(maker: str, tmp_path: Path) -> None:
+    found = []
+    for turn in "ab":
+        MAKERS[maker](tmp_path / turn)
+        files = sorted(path for path in (tmp_path / turn).rglob("*") if path.is_file())
+        found.append([(path.name, path.read_bytes()) for path in files])
+    assert found[0] == found[1] != []
 
 
 SCRIPT = """

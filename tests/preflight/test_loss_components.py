@@ -389,6 +389,38 @@ def test_adversarial_trainings_that_are_right() -> None:
         assert [item for item in done.report.findings if item.severity >= Severity.WARNING] == []
 
 
+def test_parameters_of_two_optimizers() -> None:
+    """InfoGAN: a third optimizer holds generator and discriminator, and steps for its own loss."""
+
+    def work() -> None:
+        torch.manual_seed(0)
+        make = nn.Linear(4, 3)
+        judge = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+        makers = torch.optim.Adam(make.parameters())
+        judges = torch.optim.Adam(judge.parameters())
+        both = torch.optim.Adam([*make.parameters(), *judge.parameters()])
+        for _ in range(8):
+            real, fake = torch.rand(16, 3), make(torch.randn(16, 4))
+            makers.zero_grad()
+            maker_loss = F.softplus(-judge(fake)[:, 0]).mean()
+            maker_loss.backward()
+            makers.step()
+            judges.zero_grad()
+            judge_loss = F.softplus(judge(fake.detach())[:, 0] - judge(real)[:, 0]).mean()
+            judge_loss.backward()
+            judges.step()
+            both.zero_grad()
+            code = torch.randn(16, 4)
+            code_loss = F.mse_loss(judge(make(code))[:, 1], code[:, 0])
+            code_loss.backward()
+            both.step()
+
+    gc.collect()
+    done = run_check(work, max_steps=None)
+    assert done.error is None
+    assert [item for item in done.report.findings if item.code == "HD106"] == []
+
+
 def test_a_perturbed_pass_of_sam_is_used() -> None:
     """The first gradients only move the weights away and are cleared; two optimizers share them."""
 

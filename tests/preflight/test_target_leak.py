@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
 from headway.core.findings import Finding
 from headway.preflight.observers.data.data_leakage import SPLITS
@@ -301,3 +301,63 @@ def test_the_line_that_takes_the_validation_rows(line: str, takes: bool) -> None
 )
 def test_splits_that_do_not(work: Callable[[], None]) -> None:
     assert not leaks(work, steps=None)
+
+
+@pytest.mark.parametrize(("overlap", "again"), [(0, "loader"), (0, "dataset"), (20, "no")])
+def test_the_training_set_is_evaluated_too(overlap: int, again: str) -> None:
+    """As ignite's examples do: results on the training rows, then on the validation rows."""
+
+    def work() -> None:
+        torch.manual_seed(0)
+        x, y = torch.randn(180, 6), torch.randint(0, 2, (180,))
+        trained = TensorDataset(x[:120], y[:120])
+        trains = DataLoader(trained, 20, shuffle=True)
+        validates = DataLoader(TensorDataset(x[120 - overlap :], y[120 - overlap :]), 20)
+        looked_at = {
+            "loader": [trains, validates],
+            "dataset": [DataLoader(trained, 40), validates],
+            "no": [validates],
+        }[again]
+        net = nn.Linear(6, 2)
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+        for _ in range(3):
+            net.train()
+            for rows, labels in trains:
+                optimizer.zero_grad()
+                F.cross_entropy(net(rows), labels).backward()
+                optimizer.step()
+            net.eval()
+            for loader in looked_at:
+                with torch.no_grad():
+                    for rows, _ in loader:
+                        net(rows)
+
+    found = leaks(work, steps=None)
+    assert [item.message for item in found] == (
+        ["20 of 80 validation rows are training rows"] if overlap else []
+    )
+
+
+def test_one_dataset_split_by_samplers_that_overlap() -> None:
+    def work() -> None:
+        torch.manual_seed(0)
+        whole = TensorDataset(torch.randn(180, 6), torch.randint(0, 2, (180,)))
+        trains, validates = (
+            DataLoader(whole, 20, sampler=SubsetRandomSampler(rows))
+            for rows in (range(120), range(100, 180))
+        )
+        net = nn.Linear(6, 2)
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+        for _ in range(3):
+            net.train()
+            for rows, labels in trains:
+                optimizer.zero_grad()
+                F.cross_entropy(net(rows), labels).backward()
+                optimizer.step()
+            net.eval()
+            with torch.no_grad():
+                for rows, _ in validates:
+                    net(rows)
+
+    [finding] = leaks(work, steps=None)
+    assert finding.message == "20 of 80 validation rows are training rows"

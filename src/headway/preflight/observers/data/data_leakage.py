@@ -10,6 +10,7 @@ from weakref import ref
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import RandomSampler, SequentialSampler
 
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.source_lines import find_line
@@ -212,6 +213,7 @@ def _one_hot(columns: Tensor, labels: Tensor, values: Tensor) -> list[int]:
 
 # Rows are identified by a hash of their content. Validation is a forward in eval mode without a
 # graph; every model is looked at by itself, so that the folds of a cross validation stay apart.
+# What the training itself draws from is not validation: many scripts report results on both.
 
 MOST_SHARED_ROWS = 60_000
 MOST_SHARED_BYTES = 1 << 18
@@ -231,6 +233,8 @@ class _Seen:
     within: int = 0
     """Rows that were there twice in one batch."""
     rows: int = 0
+    sources: list[Any] = field(default_factory=list)
+    """What the training batches were drawn from: datasets, or loaders of a part of one."""
 
 
 SPLITS = (
@@ -250,6 +254,11 @@ class SharedRows(Observer):
     def start(self) -> None:
         self._place: dict[str, Any] | None = None
         self._models: dict[int, tuple[nn.Module, _Seen]] = {}
+        self._source: Any = None
+
+    def batch_drawn(self, loader: Any, batch: Any) -> None:
+        whole = type(getattr(loader, "sampler", None)) in (RandomSampler, SequentialSampler)
+        self._source = loader.dataset if whole else loader
 
     def module_ended(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
@@ -262,12 +271,17 @@ class SharedRows(Observer):
         _, seen = self._models.setdefault(id(module), (module, _Seen()))
         if len(seen.trained) + len(seen.validated) > MOST_SHARED_ROWS:
             return
+        known = any(item is self._source for item in seen.sources)
+        if not training and known:
+            return
         hashes = list(_hashes([list(args), dict(kwargs)]))
         if training:
             seen.within += len(hashes) - len(set(hashes))
             seen.rows += len(hashes)
             seen.repeats = [*seen.repeats, *(row in seen.trained for row in hashes)][-RECENT:]
             seen.trained.update(hashes)
+            if not known and self._source is not None:
+                seen.sources = [*seen.sources[-7:], self._source]
         elif seen.trained:
             seen.validated.update(hashes)
             seen.shared.update(row for row in hashes if row in seen.trained)
@@ -291,7 +305,7 @@ class SharedRows(Observer):
                     **({} if self._place is None else {"place": self._place}),
                 },
             )
-        self._models = {}
+        self._models, self._source = {}, None
 
 
 def _hashes(given: Any) -> Iterator[int]:

@@ -281,7 +281,7 @@ class MissedParts:
             return
         self._settle()
         self._settle_beside()
-        owners = {id(p): number for number, p in _optimized(self._script)}
+        owners = _owners(self._script)
         inputs, self._inputs = self._inputs, []
         for name, members in parts.items():
             place = locate_scalar(members[0][1])
@@ -291,7 +291,8 @@ class MissedParts:
             leaves: dict[int, list[Tensor]] = {}
             found = _leaves_of([term.node for term, _, _ in members])
             for leaf in found:
-                leaves.setdefault(owners.get(id(leaf), -1), []).append(leaf)
+                for number in owners.get(id(leaf), (-1,)):
+                    leaves.setdefault(number, []).append(leaf)
             # A leaf of no optimizer may be what the gradient is wanted for.
             if not leaves or -1 in leaves:
                 continue
@@ -318,11 +319,16 @@ class MissedParts:
         place = self._script.place() if self._due else None
         if place is not None:
             self._step_lines.setdefault(place["file"], set()).add(place["line"])
+        moved = {id(p) for group in optimizer.param_groups for p in group["params"]}
         waiting = []
         for part in self._pending:
             if any(part.leaves.get(number) for number in numbers):
                 self._uses[part.name].used = True
-                self._beside += [(n, part, place) for n in part.leaves if n not in self._stepped]
+                self._beside += [
+                    (n, part, place)
+                    for n, leaves in part.leaves.items()
+                    if n not in self._stepped and not moved.issuperset(map(id, leaves))
+                ]
             else:
                 part.missed = True
                 waiting.append(part)
@@ -376,13 +382,13 @@ class MissedParts:
         self._evidence.record(TOPIC, facts | {"place": at, "reached": names})
 
 
-def _optimized(script: ScriptContext) -> list[tuple[int, Tensor]]:
-    return [
-        (number, p)
-        for number, item in enumerate(script.optimizers)
-        for group in item.param_groups
-        for p in group["params"]
-    ]
+def _owners(script: ScriptContext) -> dict[int, list[int]]:
+    """The numbers of the optimizers that hold a parameter, by its id."""
+    found: dict[int, list[int]] = {}
+    for number, item in enumerate(script.optimizers):
+        for p in (p for group in item.param_groups for p in group["params"]):
+            found.setdefault(id(p), []).append(number)
+    return found
 
 
 def _has_gradient(leaf: Tensor) -> bool:
