@@ -28,7 +28,7 @@ from headway.torch_adapters.frames import is_installed_file, is_internal_file
 from headway.torch_adapters.rng import RngState
 
 if TYPE_CHECKING:
-    from headway.rerun.strategies.loop_follower import LoopSource
+    from headway.rerun.strategies.loop_source import LoopSource
 
 MAX_DEPTH = 4
 MAX_FOUND = 200
@@ -163,7 +163,7 @@ def find_moving_state(loop: LoopSource, frame: FrameType) -> MovingState:
     """Find what an iteration may change."""
     moving = _Search(loop, frame).found
     moving.data.clear()  # it may be large, and must not be kept alive
-    names = frozenset(used_names([loop.node])) - loop.bound
+    names = frozenset(used_names(loop.node.body)) - loop.bound - loop.passed
     for name, value in read_variables(frame, names).items():
         if not isinstance(value, (Tensor, type, FunctionType)):
             try:
@@ -175,18 +175,21 @@ def find_moving_state(loop: LoopSource, frame: FrameType) -> MovingState:
 
 def find_input_tensors(loop: LoopSource, frame: FrameType) -> dict[str, Tensor]:
     """Tensors from which the body may build its batch, by name."""
-    return _Search(loop, frame).found.data
+    return _Search(loop, frame, whole=True).found.data
 
 
 class _Search:
-    def __init__(self, loop: LoopSource, frame: FrameType) -> None:
+    def __init__(self, loop: LoopSource, frame: FrameType, *, whole: bool = False) -> None:
+        """`whole`: with the arguments of a function, which are others at each call."""
         self.found = MovingState()
         self._seen: dict[int, Any] = {}
         self._waiting: deque[tuple[str, Any, int]] = deque()
-        names = frozenset(used_names([loop.node]))
+        names = frozenset(used_names(loop.node.body))
         held = {**_some(frame.f_globals, names), **read_variables(frame, names)}
         for name, value in sorted(held.items()):
             if name in loop.bound and isinstance(value, Tensor):
+                continue
+            if name in loop.passed and not (whole or hasattr(type(value), "__next__")):
                 continue
             self._waiting.append((name, value, MAX_DEPTH))
         while self._waiting and len(self._seen) < MAX_FOUND:
