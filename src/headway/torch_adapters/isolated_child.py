@@ -1,0 +1,125 @@
+"""Runs work in a forked child that cannot affect this process, and fetches batches there again.
+
+The child has a copy of all memory. Of open files it has its own positions, and it cannot write to
+them; pipes and sockets are replaced, so nothing that this process waits for is consumed.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import stat
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from headway.torch_adapters.private_parts import private_part
+
+OPEN_FILES = "/proc/self/fd"
+
+_MapFetcher: Any = private_part(
+    "torch.utils.data._utils.fetch._MapDatasetFetcher",
+    None,
+    without="the line of the data set that made a bad batch is not known under `headway run`",
+)
+_IterableFetcher: Any = private_part(
+    "torch.utils.data._utils.fetch._IterableDatasetFetcher",
+    None,
+    without="the same for iterable data sets",
+)
+
+
+def run_isolated(work: Callable[[], bytes], seconds: float) -> bytes:
+    """The result of `work()` in a child; empty if it raises, takes longer or cannot be isolated."""
+    if sys.platform != "linux" or not os.path.isdir(OPEN_FILES):
+        return b""
+    ours, theirs = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # other threads: DataLoader workers are forked all the same
+        child = os.fork()
+    if child == 0:
+        _be_the_child(work, theirs)
+    os.close(theirs)
+    try:
+        return _read(ours, time.monotonic() + seconds)
+    finally:
+        os.close(ours)
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def _read(source: int, until: float) -> bytes:
+    """Everything up to the end; empty if that does not come in time."""
+    parts: list[bytes] = []
+    while select.select([source], [], [], max(0.0, until - time.monotonic()))[0]:
+        part = os.read(source, 1 << 16)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+    return b""
+
+
+def _be_the_child(work: Callable[[], bytes], answer: int) -> None:
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        _isolate(answer)
+        torch.set_num_threads(1)  # the threads of the parent are not here
+        result = work()
+        while result:
+            result = result[os.write(answer, result) :]
+    finally:
+        os._exit(0)
+
+
+def _isolate(kept: int) -> None:
+    """Own positions in files, and no pipe, socket or terminal."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in map(int, os.listdir(OPEN_FILES)):
+        if number in (kept, nowhere):
+            continue
+        with suppress(OSError):
+            kind = os.fstat(number).st_mode
+            if stat.S_ISREG(kind):
+                at = os.lseek(number, 0, os.SEEK_CUR)
+                again = os.open(f"{OPEN_FILES}/{number}", os.O_RDONLY)
+                os.lseek(again, at, os.SEEK_SET)
+                os.dup2(again, number)
+                os.close(again)
+            elif number <= 2 or not stat.S_ISCHR(kind):
+                os.dup2(nowhere, number)
+
+
+def can_fetch_again(loader: Any, indices: Any) -> bool:
+    """Whether the batches of a loader can be made once more from its data set."""
+    if not isinstance(loader, DataLoader):
+        return False
+    if isinstance(loader.dataset, IterableDataset):
+        # Workers share such a data set out among themselves.
+        return _IterableFetcher is not None and loader.num_workers == 0
+    return _MapFetcher is not None and indices is not None
+
+
+def fetch_again(loader: DataLoader[Any], indices: Any) -> Iterator[Any]:
+    """The batch of these indices; of an iterable data set, its batches from the first one on."""
+    batched = loader.batch_sampler is not None or _batch_size(loader) is not None
+    kind = _IterableFetcher if isinstance(loader.dataset, IterableDataset) else _MapFetcher
+    fetcher = kind(loader.dataset, batched, loader.collate_fn, loader.drop_last)
+    if kind is _MapFetcher:
+        yield fetcher.fetch(indices)
+        return
+    with suppress(StopIteration):
+        while True:
+            yield fetcher.fetch(range(_batch_size(loader) or 1) if batched else None)
+
+
+def _batch_size(loader: DataLoader[Any]) -> int | None:
+    return loader.batch_size
