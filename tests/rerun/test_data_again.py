@@ -132,3 +132,18 @@ def test_a_child_takes_nothing_from_a_pipe_or_a_file(tmp_path: Path) -> None:
         assert file.read(4) == b"3456"
     assert os.read(ours, 100) == b"for the parent"
     os.close(ours), os.close(theirs)
+
+
+def test_a_batch_that_the_loop_skips_itself_explains_bad_statistics() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+    with Guard(net, optimizer) as guard:
+        for x in guard(DataLoader(Shares(), batch_size=4)):
+            loss = net(x).square().mean()
+            if loss.isfinite():
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    found = next(item for item in guard.findings if item.code == "HD302")
+    assert found.where.line == line_of("made in a sample")

@@ -33,6 +33,7 @@ from headway.rerun.strategies.loop_body import LoopBodyRerun
 from headway.rerun.strategies.loop_follower import LoopFollower, LoopIteration
 from headway.rerun.strategies.redeliver import RedeliverBatches
 from headway.rerun.strategies.self_fed_loop import SelfFedLoopRerun
+from headway.rerun.unused_batches import UnusedBatches
 from headway.torch_adapters.patching import allow_device_sync
 from headway.torch_adapters.rng import RngState
 
@@ -86,6 +87,7 @@ class RerunController:
         self.self_fed_loop = LoopFollower(lambda: host.latest)
         """Follows loops that make their own data."""
         self.unexplained = UnexplainedSteps(host, policy, self.rerun_results)
+        self.unused_batches = UnusedBatches()
         self._sandbox: RerunSandbox | None = None
 
     def connect(self, protected: ProtectedCalls, observer: Any) -> None:
@@ -115,8 +117,10 @@ class RerunController:
 
     # Called by the guard as steps go by.
 
-    def step_begins(self) -> None:
-        """The first batch of a step is about to be handed to the loop."""
+    def step_begins(self, unused: Sequence[RecordedBatch] = ()) -> None:
+        """The first batch of a step is about to be handed to the loop; `unused`: those before it
+        that led to no step."""
+        self.unused_batches.add(unused)
         self.rng_before = RngState() if self._left else None
 
     def on_good_step(self, context: StepContext) -> None:
@@ -171,6 +175,11 @@ class RerunController:
         differ in what they skip, and would wait for each other."""
         if self._policy.replay and self._host.agreement.count == 1:
             self._protected.spare(TRACING, self.tracer.arm, self._host)
+
+    def buffers_are_bad(self, step: int) -> None:
+        """They may have been filled by a batch that the loop then skipped on its own."""
+        if self._policy.replay:
+            self._protected.spare(TRACING, self.unused_batches.explain, self._host, step)
 
     def _weights_moved(self, context: StepContext) -> bool:
         """Whether weights have changed since the step began."""

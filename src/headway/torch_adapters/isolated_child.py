@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -98,28 +99,42 @@ def _isolate(kept: int) -> None:
                 os.dup2(nowhere, number)
 
 
-def can_fetch_again(loader: Any, indices: Any) -> bool:
-    """Whether the batches of a loader can be made once more from its data set."""
-    if not isinstance(loader, DataLoader):
-        return False
-    if isinstance(loader.dataset, IterableDataset):
-        # Workers share such a data set out among themselves.
-        return _IterableFetcher is not None and loader.num_workers == 0
-    return _MapFetcher is not None and indices is not None
+@dataclass(frozen=True, slots=True)
+class BatchRecipe:
+    """How a loader makes a batch of its data set. It does not hold the loader: persistent workers
+    end when the last reference to theirs is gone."""
 
+    dataset: Any
+    batched: bool
+    size: int | None
+    collate: Any
+    drop_last: bool
+    workers: int
 
-def fetch_again(loader: DataLoader[Any], indices: Any) -> Iterator[Any]:
-    """The batch of these indices; of an iterable data set, its batches from the first one on."""
-    batched = loader.batch_sampler is not None or _batch_size(loader) is not None
-    kind = _IterableFetcher if isinstance(loader.dataset, IterableDataset) else _MapFetcher
-    fetcher = kind(loader.dataset, batched, loader.collate_fn, loader.drop_last)
-    if kind is _MapFetcher:
-        yield fetcher.fetch(indices)
-        return
-    with suppress(StopIteration):
-        while True:
-            yield fetcher.fetch(range(_batch_size(loader) or 1) if batched else None)
+    @classmethod
+    def of(cls, loader: Any) -> BatchRecipe | None:
+        """None if it is no DataLoader, or is gone."""
+        if not isinstance(loader, DataLoader):
+            return None
+        size = loader.batch_size
+        batched = loader.batch_sampler is not None or size is not None
+        more = (loader.collate_fn, loader.drop_last, loader.num_workers)
+        return cls(loader.dataset, batched, size, *more)
 
+    def can_fetch(self, indices: Any) -> bool:
+        """Whether the batch of these indices can be made once more."""
+        if isinstance(self.dataset, IterableDataset):
+            # Workers share such a data set out among themselves.
+            return _IterableFetcher is not None and self.workers == 0
+        return _MapFetcher is not None and indices is not None
 
-def _batch_size(loader: DataLoader[Any]) -> int | None:
-    return loader.batch_size
+    def fetch(self, indices: Any) -> Iterator[Any]:
+        """The batch of these indices; of an iterable data set, its batches from the first on."""
+        kind = _IterableFetcher if isinstance(self.dataset, IterableDataset) else _MapFetcher
+        fetcher = kind(self.dataset, self.batched, self.collate, self.drop_last)
+        if kind is _MapFetcher:
+            yield fetcher.fetch(indices)
+            return
+        with suppress(StopIteration):
+            while True:
+                yield fetcher.fetch(range(self.size or 1) if self.batched else None)
