@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -132,6 +133,30 @@ def test_a_child_takes_nothing_from_a_pipe_or_a_file(tmp_path: Path) -> None:
         assert file.read(4) == b"3456"
     assert os.read(ours, 100) == b"for the parent"
     os.close(ours), os.close(theirs)
+
+
+@pytest.mark.parametrize("name", ["write", "remove", "rename", "run", "connect"])
+def test_a_child_changes_nothing_outside(name: str, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.write_text("as it was")
+    attempts: dict[str, Any] = {
+        "write": lambda: kept.write_text("other"),
+        "remove": kept.unlink,
+        "rename": lambda: kept.rename(tmp_path / "other"),
+        "run": lambda: os.system("true"),
+        "connect": socket.socket,
+    }
+
+    def attempt() -> bytes:
+        torch.save({}, kept)
+        try:
+            attempts[name]()
+        except PermissionError:
+            return b"refused"
+        return b"done"
+
+    assert run_isolated(attempt, 20.0) == b"refused"
+    assert kept.read_text() == "as it was"
 
 
 def test_a_batch_that_the_loop_skips_itself_explains_bad_statistics() -> None:

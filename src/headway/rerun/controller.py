@@ -23,11 +23,12 @@ from headway.explain.failing_step import StepPass
 from headway.output.notices import Notices, logger
 from headway.policy import Policy, StepVerdict
 from headway.rerun.bad_step import BadStep, MissedStep, PlanResult, RerunResults
+from headway.rerun.between_steps import BadWeights, find_bad_weights, find_weight_origin
 from headway.rerun.protocol import ProtectedCalls, Rerun, RerunCase, RerunHost, RerunMoment
 from headway.rerun.recorded_batch import RecordedBatch
 from headway.rerun.rerun_group import StepAborted
 from headway.rerun.sandbox import RerunSandbox
-from headway.rerun.step_tracer import StepTracer, UnexplainedSteps
+from headway.rerun.step_tracer import StepOrigins, StepTracer, UnexplainedSteps
 from headway.rerun.strategies.framework import FrameworkRerun
 from headway.rerun.strategies.loop_body import LoopBodyRerun
 from headway.rerun.strategies.loop_follower import LoopFollower, LoopIteration
@@ -81,6 +82,8 @@ class RerunController:
         """Weights have changed in the step that began with these random numbers."""
         self._moved_iteration: LoopIteration | None = None
         """Weights have changed in this iteration."""
+        self._bad_weights: BadWeights = {}
+        """Weights that were bad before the last step."""
         self._missed: MissedStep | None = None
         """The last bad step that has not been run again."""
         self.rerun_results = RerunResults(host, policy, notices)
@@ -169,6 +172,7 @@ class RerunController:
         it, or that of a later step if it goes on from a snapshot."""
         if self._policy.replay:
             self._missed = MissedStep(context.step, context.parameters, lost=not goes_on)
+            self._bad_weights = find_bad_weights(self._host)
 
     def trace_skipped_steps(self) -> None:
         """A GradScaler skips step after step: the trace of a next one may show why. Ranks could
@@ -193,12 +197,17 @@ class RerunController:
         worth = bool(self._left) and context.step >= self._not_before
         self._rerun_expected = worth and self._host.rerun_group is not None
 
-    def step_complete(self) -> None:
+    def step_complete(self, frame: FrameType | None = None) -> None:
         """`optimizer.step()` is over: explain a bad step from its trace, or trace the next ones."""
         if self._missed is None and self.tracer.idle and self.unexplained.first is None:
             self.tracer.step_over(self._host)
             return  # as after almost every step
         missed = self._collect_missed()
+        if missed is not None and self._bad_weights and not self.tracer.running:
+            known = len(self.rerun_results.found)
+            self._protected.spare(TRACING, self._explain_weights, missed, frame)
+            missed = missed if len(self.rerun_results.found) == known else None
+        self._bad_weights = {}
         self._protected.spare(TRACING, self.tracer.step_over, self._host)
         if missed is not None:
             pending = self._pending is not None
@@ -207,6 +216,16 @@ class RerunController:
         self._protected.spare(TRACING, self.tracer.record_unused, self._host)
         if not self.tracer.running:
             self._protected(self.unexplained.report)
+
+    def _explain_weights(self, missed: MissedStep, frame: FrameType | None) -> None:
+        """Weights were bad before the step: the code between the steps may have made them so."""
+        present = self.self_fed_loop.present
+        began = time.perf_counter()
+        made = find_weight_origin(self._host, missed.step, self._bad_weights, frame, present)
+        self._host.exclude_time(time.perf_counter() - began)
+        if made is not None:
+            found = StepOrigins((made,), bad_loss=True)
+            self.rerun_results.report_traced(missed, found, missed.step)
 
     def close(self) -> None:
         """The guard closes, perhaps in the middle of a pass: nothing may listen any more."""

@@ -1,7 +1,8 @@
 """Runs work in a forked child that cannot affect this process, and fetches batches there again.
 
-The child has a copy of all memory. Of open files it has its own positions, and it cannot write to
-them; pipes and sockets are replaced, so nothing that this process waits for is consumed.
+The child has a copy of all memory. Of open files it has its own positions; pipes and sockets are
+replaced, so nothing that this process waits for is consumed. It cannot write, rename or remove
+files, connect to anything or start processes; `torch.save` does nothing there.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ from torch.utils.data import DataLoader, IterableDataset
 from headway.torch_adapters.private_parts import private_part
 
 OPEN_FILES = "/proc/self/fd"
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+FORBIDDEN = ("shutil.", "socket.", "subprocess.", "sqlite3.", "ftplib.", "smtplib.")
+_CHANGES = "remove rename rmdir mkdir link symlink truncate chmod chown utime setxattr"
+_PROCESSES = "system exec fork forkpty posix_spawn spawn kill killpg"
+FORBIDDEN_CALLS = frozenset(f"os.{name}" for name in f"{_CHANGES} {_PROCESSES}".split())
+"""Audit events that the child answers with an error."""
 
 _MapFetcher: Any = private_part(
     "torch.utils.data._utils.fetch._MapDatasetFetcher",
@@ -74,11 +81,19 @@ def _be_the_child(work: Callable[[], bytes], answer: int) -> None:
             signal.signal(number, signal.SIG_DFL)
         _isolate(answer)
         torch.set_num_threads(1)  # the threads of the parent are not here
+        torch.save = lambda *_, **__: None  # it may open its file outside of Python
+        sys.addaudithook(_forbid)
         result = work()
         while result:
             result = result[os.write(answer, result) :]
     finally:
         os._exit(0)
+
+
+def _forbid(event: str, given: tuple[Any, ...]) -> None:
+    written = event == "open" and isinstance(given[2], int) and given[2] & WRITING
+    if written or event in FORBIDDEN_CALLS or event.startswith(FORBIDDEN):
+        raise PermissionError(f"not in this process: {event}")
 
 
 def _isolate(kept: int) -> None:

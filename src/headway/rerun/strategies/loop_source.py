@@ -63,6 +63,8 @@ class LoopSource:
     part: bool = False
     """Only a part of an iteration: what came before it is known from the frame, and only as long
     as the frame is at its step."""
+    used: frozenset[str] = frozenset()
+    """Of a part of a loop, the names in its whole body."""
     passed: frozenset[str] = frozenset()
     """Of a function, its arguments: others at each call."""
 
@@ -152,6 +154,30 @@ def find_part(frame: FrameType | None, avoid: frozenset[str] = frozenset()) -> L
     return None
 
 
+def find_rest(frame: FrameType | None) -> list[tuple[FrameType, LoopNode]]:
+    """What runs after the step until the body of its loop ends: the statements of each frame, from
+    the innermost on. Empty if there is no such loop, or they cannot run outside of it."""
+    found: list[tuple[FrameType, LoopNode]] = []
+    for candidate in _own_frames(frame):
+        tree = None if candidate is None else parse_source(candidate)
+        if candidate is None or tree is None or candidate.f_code.co_name in _EXPRESSIONS:
+            return found
+        function, line = _definition(tree, candidate), candidate.f_lineno
+        loops = all_loops_around(function or tree, line)
+        block = loops[0] if loops else function
+        if block is None:
+            return found
+        rest = [one for one in block.body if one.lineno > line]
+        if not is_liftable(rest):
+            return []
+        if rest:
+            again = ast.While(test=ast.Constant(True), body=rest, orelse=[])
+            found.append((candidate, ast.copy_location(again, rest[0])))
+        if loops:
+            return found
+    return found
+
+
 def _describe_part(
     frame: FrameType, block: _Block, avoid: frozenset[str], *, closures: bool
 ) -> LoopSource | None:
@@ -169,8 +195,10 @@ def _describe_part(
         return None
     again = ast.While(test=ast.Constant(True), body=body, orelse=[])
     found = _describe_loop(frame, ast.copy_location(again, block))
-    is_call = isinstance(block, _DEFINITIONS)
-    return replace(found, part=True, passed=_arguments(block) if is_call else frozenset())
+    if isinstance(block, _DEFINITIONS):
+        return replace(found, part=True, passed=_arguments(block))
+    used = frozenset(used_names(block.body))
+    return replace(found, part=True, used=used, bound=found.bound | bound_names(block.body))
 
 
 def _reads_graph(body: Sequence[ast.stmt], frame: FrameType) -> bool:
