@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import gc
 import inspect
 import itertools
 import random
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -257,6 +259,93 @@ def new_in_each_epoch(net: nn.Module, optimizer: Any, bad: int, seen: list[Any])
             seen.append((source.at, loss.item()))
 
 
+def from_an_iterator(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
+    source = itertools.cycle([poison(torch.rand(4, 3) + 0.5, at, bad) for at in range(STEPS)])
+    for _ in range(STEPS):
+        x = next(source)
+        loss = loss_of(net, x)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seen.append(loss.item())
+
+
+def yielding(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
+    def losses() -> Iterator[float]:
+        for step in range(STEPS):
+            x = poison(torch.rand(4, 3) + 0.5, step, bad)
+            loss = loss_of(net, x)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            yield loss.item()
+
+    seen.extend(losses())
+
+
+def comprehension(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
+    def train_step(x: Tensor) -> float:
+        x = x.float()
+        optimizer.zero_grad()
+        loss = loss_of(net, x)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    batches = [poison(torch.rand(4, 3) + 0.5, at, bad) for at in range(STEPS)]
+    seen.extend(train_step(x) for x in batches)
+
+
+def recursion(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
+    def train_from(step: int) -> None:
+        if step == STEPS:
+            return
+        x = poison(torch.rand(4, 3) + 0.5, step, bad)
+        loss = loss_of(net, x)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seen.append(loss.item())
+        train_from(step + 1)
+
+    train_from(0)
+
+
+def sent_to(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
+    def worker() -> Iterator[float]:
+        total = 0.0
+        while True:
+            x = yield total  # type: ignore[misc]
+            loss = loss_of(net, x)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+
+    trainer: Any = worker()
+    next(trainer)
+    batches = [poison(torch.rand(4, 3) + 0.5, at, bad) for at in range(STEPS)]
+    seen.extend(map(trainer.send, batches))
+
+
+def async_for(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
+    async def batches() -> AsyncIterator[Tensor]:
+        for at in range(STEPS):
+            await asyncio.sleep(0)
+            yield poison(torch.full((4, 3), 0.5 + at / 20), at, bad)
+
+    async def main() -> None:
+        async for x in batches():
+            loss = loss_of(net, x)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            await asyncio.sleep(0)
+            seen.append(loss.item())
+
+    asyncio.run(main())
+
+
 LOOPS = [
     inline,
     indexed,
@@ -270,6 +359,13 @@ LOOPS = [
     in_a_function,
     over_a_list,
     new_in_each_epoch,
+    # Only a part of the iteration can be run again: what came before is in the frame.
+    from_an_iterator,
+    yielding,
+    comprehension,
+    recursion,
+    sent_to,
+    async_for,
 ]
 
 
@@ -321,17 +417,6 @@ def test_a_healthy_run_is_the_same_bit_for_bit(loop: Loop) -> None:
 # Where a turn cannot be run again as it was.
 
 
-def from_an_iterator(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
-    source = itertools.cycle([poison(torch.rand(4, 3) + 0.5, at, bad) for at in range(STEPS)])
-    for _ in range(STEPS):
-        x = next(source)
-        loss = loss_of(net, x)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        seen.append(loss.item())
-
-
 def drawing_in_between(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
     for step in range(STEPS):
         x = poison(torch.full((4, 3), 0.5), step, bad)
@@ -342,17 +427,42 @@ def drawing_in_between(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]
         seen.append(torch.rand(1).item())
 
 
-def yielding(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
+def asking_an_iterator(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
+    source = itertools.cycle([poison(torch.rand(4, 3) + 0.5, at, bad) for at in range(STEPS)])
+    for _ in range(STEPS):
+        loss = loss_of(net, next(source))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seen.append(loss.item())
+
+
+def yielding_within(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
     def losses() -> Iterator[float]:
         for step in range(STEPS):
-            x = poison(torch.rand(4, 3) + 0.5, step, bad)
-            loss = loss_of(net, x)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            yield loss.item()
+            with nullcontext():
+                loss = loss_of(net, poison(torch.rand(4, 3) + 0.5, step, bad))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                yield loss.item()
 
     seen.extend(losses())
+
+
+def rebinding(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
+    def train_step(hidden: Tensor, step: int) -> Tensor:
+        if step == bad:
+            hidden = hidden.log()  # of -1
+        hidden = hidden * 0.9
+        loss = net(hidden + 2).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seen.append(loss.item())
+        return torch.full((4, 3), -1.0)
+
+    functools.reduce(train_step, range(STEPS), torch.full((4, 3), -1.0))
 
 
 def at_once(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
@@ -371,9 +481,10 @@ def popping(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
 
 
 UNREPEATABLE = {
-    from_an_iterator: "its loop consumes an iterator (`source`)",
+    asking_an_iterator: "its loop consumes an iterator (`source`)",
     drawing_in_between: "random numbers were drawn between the previous step and this iteration",
-    yielding: "yields",
+    yielding_within: "yields",
+    rebinding: "it has bound `hidden` anew",
     at_once: "it was the first of its loop",
     popping: "it computed a different `x`: something that it reads has changed",
 }

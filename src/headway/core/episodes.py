@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from headway.core.findings import Finding, Severity
 from headway.core.incident_events import (
     IncidentSummary,
+    add_trials,
     explain_finding,
     incident_concerns,
     is_explained,
@@ -121,8 +122,10 @@ class FindingEpisodes:
         for episode in met:
             # Of a repeated fault, any step may be the one that was re-run.
             finding = episode.first if incident_concerns(incident, episode.first) else episode.last
-            if is_explained(episode.first) and not is_explained(finding):
-                continue
+            if is_explained(episode.first):
+                episode.first = add_trials(episode.first, incident)
+                if finding is not episode.first and not is_explained(finding):
+                    continue
             aloud = finding.code == speaks or not incident.bad_step
             explained = explain_finding(finding, incident, aloud=aloud)
             first = episode.first

@@ -206,6 +206,23 @@ def explain_finding(finding: Finding, incident: IncidentSummary, *, aloud: bool)
     )
 
 
+def add_trials(finding: Finding, incident: IncidentSummary) -> Finding:
+    """An explained finding with the remedies that were tested on a later step of the same fault."""
+    found = incident.where()
+    same = (found.file, found.line, found.op) == (
+        finding.where.file,
+        finding.where.line,
+        finding.where.op,
+    )
+    tested = [remedy for remedy in incident.remedies() if remedy.tested]
+    if not same or found.line is None or any(remedy.tested for remedy in finding.remedies):
+        return finding
+    texts = {remedy.text for remedy in tested}
+    general = not any(remedy.cured for remedy in tested) or finding.code not in SYMPTOMS
+    others = [item for item in finding.remedies if general and item.text not in texts]
+    return replace(finding, remedies=(*tested, *others))
+
+
 def _edits(trial: Mapping[str, Any]) -> tuple[SourceEdit, ...]:
     edits = [SourceEdit.from_dict(item) for item in _list(trial.get("edits"))]
     return tuple(edit for edit in edits if edit is not None) if all(edits) else ()

@@ -46,7 +46,7 @@ REMEDIES_BY_KIND: dict[str, tuple[str, ...]] = {
     "masked-softmax-row": ("guard-input", "drop-samples", "math-attention"),
     "mean-of-nothing": _OF_NOTHING,
     "masked-target": ("drop-samples", "unmask-target"),
-    "masked-nan": ("drop-samples",),
+    "masked-nan": ("guard-input", "drop-samples"),
     "poisoned-batch": ("drop-samples",),
     "poisoned-weight": ("roll-back",),
     "poisoned-buffer": ("reset-buffer",),

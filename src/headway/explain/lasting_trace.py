@@ -187,14 +187,18 @@ class LastingTrace(UncompiledDispatchMode, Trace):
 
     def look_at_buffers(self) -> None:
         """Buffers that the step has filled with bad values, though it was skipped or went well."""
+        models = self._learn().step.models
+        self.look_at({path: item for model in models for path, item in model.named_buffers()})
+
+    def look_at(self, state: Mapping[str, Tensor]) -> None:
+        """Weights or buffers, by name: those with bad values that an op has made."""
         self._learn_owners()
         self._sources.name_leaves()
-        for model in self._failing_step.models:
-            for path, buffer in model.named_buffers():
-                self._untraced(self._look_at_buffer, path, buffer)
+        for name, tensor in state.items():
+            self._untraced(self._look_at_state, name, tensor)
 
-    def _look_at_buffer(self, name: str, buffer: Tensor) -> None:
-        found = list(self._bad_source(name, buffer))
+    def _look_at_state(self, name: str, tensor: Tensor) -> None:
+        found = list(self._bad_source(name, tensor))
         if found and not found[0].deliberate and found[0].leaf is None:
             found[0].owner = None  # where the value went, not where it came from
             self.ends.losses.extend(found)

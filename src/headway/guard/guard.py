@@ -207,7 +207,9 @@ class Guard:
         avoiding = self._session.policy.avoid_bad_batches
         avoid = partial(self._protected, self._session.avoids) if avoiding else None
         rescue = self._session.rescue_for(one.loader)
-        return ObservedLoader(source, number, avoid, given=one.given, rescue=rescue)
+        return ObservedLoader(
+            source, number, avoid, given=one.given, rescue=rescue, loader=one.loader
+        )
 
     def _iterate(self, loader: Any) -> Iterator[Any]:
         tape = None if self._closed else self._protected(dataloader.make_index_recorder, loader)

@@ -167,6 +167,7 @@ class Session:
         self.rerun = RerunController(self, policy, notices)
         self.outcomes.connect(self.recovery, self.rerun, self.optimizer_steps.values())
         self.machine.connect(self.recovery, self.rerun)
+        self.inspection.on_bad_buffer = self.rerun.buffers_are_bad
         self.split_forward = (
             None
             if policy.on_oom == "stop"

@@ -177,7 +177,7 @@ class StepHooks:
         self._protected(self._machine.step_ended, frame)
         if self._rerun.pending:
             self._rerun.rerun(RerunMoment.AFTER_STEP, frame)
-        self._protected(self._rerun.step_complete)
+        self._protected(self._rerun.step_complete, frame)
         self.stop_if_asked()
 
     def stop_if_asked(self) -> None:

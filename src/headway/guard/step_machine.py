@@ -188,8 +188,8 @@ class StepMachine:
         if used or not any(step.tokens.filled for step in self.optimizer_steps.values()):
             # Between steps, changes to the buffers are the user's own: keep them.
             self._buffers.renew()
+            self._rerun.step_begins(unused=() if used else self._batches)
             self._batches.clear()
-            self._rerun.step_begins()
         if not self._saw_batch:
             self._see_first_batch()
         position = self._batches[-1].position + 1 if self._batches else 0

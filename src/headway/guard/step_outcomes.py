@@ -142,6 +142,11 @@ class StepOutcomes:
         assembly.columns.update(columns)
         self._name_axes(assembly)
         self._recorder.step(assembly.step, assembly.values, assembly.columns, held=assembly.held)
+        if (norms := assembly.columns.get("buffer/norm")) is not None:
+            if all(map(math.isfinite, norms.values)):
+                self._rerun.unused_batches.clear()
+            else:
+                self._rerun.buffers_are_bad(assembly.step)
         if not assembly.held:
             self._learn_usual(assembly)
         for verdict, context, optimizer in assembly.verdicts:

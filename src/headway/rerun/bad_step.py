@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -199,6 +200,8 @@ class RerunResults:
         traced = self.traced.pop(bad.step, None)
         if traced is not None:
             found = replace(found, explanation=wording.add_trace(found.explanation, traced.origins))
+        elif (made := self._find_data_origin(bad, found.explanation.origin)) is not None:
+            found = replace(found, explanation=wording.add_trace(found.explanation, (made,)))
         explanation = found.explanation
         self.found.append(explanation)
         if self.captured:
@@ -210,6 +213,16 @@ class RerunResults:
         self._write_incident(bad, explanation, repeat=bool(same))
         if self._policy.cure == "apply":
             self._apply(bad, found)
+
+    def _find_data_origin(self, bad: BadStep, origin: Origin | None) -> Origin | None:
+        """The line of the data set that made a bad batch."""
+        if origin is None or not is_bad_input(origin) or origin.batch >= len(bad.batches):
+            return None
+        data_again = importlib.import_module("headway.rerun.data_again")
+        began = time.perf_counter()
+        made: Origin | None = data_again.find_data_origin(bad.batches[origin.batch])
+        self._host.exclude_time(time.perf_counter() - began)
+        return made
 
     def report_traced(self, missed: MissedStep, traced: StepOrigins, seen_at: int) -> None:
         """Explain a bad step that was not run again; `seen_at`: the step that was traced."""

@@ -23,16 +23,18 @@ from headway.explain.failing_step import StepPass
 from headway.output.notices import Notices, logger
 from headway.policy import Policy, StepVerdict
 from headway.rerun.bad_step import BadStep, MissedStep, PlanResult, RerunResults
+from headway.rerun.between_steps import BadWeights, find_bad_weights, find_weight_origin
 from headway.rerun.protocol import ProtectedCalls, Rerun, RerunCase, RerunHost, RerunMoment
 from headway.rerun.recorded_batch import RecordedBatch
 from headway.rerun.rerun_group import StepAborted
 from headway.rerun.sandbox import RerunSandbox
-from headway.rerun.step_tracer import StepTracer, UnexplainedSteps
+from headway.rerun.step_tracer import StepOrigins, StepTracer, UnexplainedSteps
 from headway.rerun.strategies.framework import FrameworkRerun
 from headway.rerun.strategies.loop_body import LoopBodyRerun
 from headway.rerun.strategies.loop_follower import LoopFollower, LoopIteration
 from headway.rerun.strategies.redeliver import RedeliverBatches
 from headway.rerun.strategies.self_fed_loop import SelfFedLoopRerun
+from headway.rerun.unused_batches import UnusedBatches
 from headway.torch_adapters.patching import allow_device_sync
 from headway.torch_adapters.rng import RngState
 
@@ -80,12 +82,15 @@ class RerunController:
         """Weights have changed in the step that began with these random numbers."""
         self._moved_iteration: LoopIteration | None = None
         """Weights have changed in this iteration."""
+        self._bad_weights: BadWeights = {}
+        """Weights that were bad before the last step."""
         self._missed: MissedStep | None = None
         """The last bad step that has not been run again."""
         self.rerun_results = RerunResults(host, policy, notices)
         self.self_fed_loop = LoopFollower(lambda: host.latest)
         """Follows loops that make their own data."""
         self.unexplained = UnexplainedSteps(host, policy, self.rerun_results)
+        self.unused_batches = UnusedBatches()
         self._sandbox: RerunSandbox | None = None
 
     def connect(self, protected: ProtectedCalls, observer: Any) -> None:
@@ -115,8 +120,10 @@ class RerunController:
 
     # Called by the guard as steps go by.
 
-    def step_begins(self) -> None:
-        """The first batch of a step is about to be handed to the loop."""
+    def step_begins(self, unused: Sequence[RecordedBatch] = ()) -> None:
+        """The first batch of a step is about to be handed to the loop; `unused`: those before it
+        that led to no step."""
+        self.unused_batches.add(unused)
         self.rng_before = RngState() if self._left else None
 
     def on_good_step(self, context: StepContext) -> None:
@@ -165,12 +172,18 @@ class RerunController:
         it, or that of a later step if it goes on from a snapshot."""
         if self._policy.replay:
             self._missed = MissedStep(context.step, context.parameters, lost=not goes_on)
+            self._bad_weights = find_bad_weights(self._host)
 
     def trace_skipped_steps(self) -> None:
         """A GradScaler skips step after step: the trace of a next one may show why. Ranks could
         differ in what they skip, and would wait for each other."""
         if self._policy.replay and self._host.agreement.count == 1:
             self._protected.spare(TRACING, self.tracer.arm, self._host)
+
+    def buffers_are_bad(self, step: int) -> None:
+        """They may have been filled by a batch that the loop then skipped on its own."""
+        if self._policy.replay:
+            self._protected.spare(TRACING, self.unused_batches.explain, self._host, step)
 
     def _weights_moved(self, context: StepContext) -> bool:
         """Whether weights have changed since the step began."""
@@ -184,12 +197,17 @@ class RerunController:
         worth = bool(self._left) and context.step >= self._not_before
         self._rerun_expected = worth and self._host.rerun_group is not None
 
-    def step_complete(self) -> None:
+    def step_complete(self, frame: FrameType | None = None) -> None:
         """`optimizer.step()` is over: explain a bad step from its trace, or trace the next ones."""
         if self._missed is None and self.tracer.idle and self.unexplained.first is None:
             self.tracer.step_over(self._host)
             return  # as after almost every step
         missed = self._collect_missed()
+        if missed is not None and self._bad_weights and not self.tracer.running:
+            known = len(self.rerun_results.found)
+            self._protected.spare(TRACING, self._explain_weights, missed, frame)
+            missed = missed if len(self.rerun_results.found) == known else None
+        self._bad_weights = {}
         self._protected.spare(TRACING, self.tracer.step_over, self._host)
         if missed is not None:
             pending = self._pending is not None
@@ -198,6 +216,16 @@ class RerunController:
         self._protected.spare(TRACING, self.tracer.record_unused, self._host)
         if not self.tracer.running:
             self._protected(self.unexplained.report)
+
+    def _explain_weights(self, missed: MissedStep, frame: FrameType | None) -> None:
+        """Weights were bad before the step: the code between the steps may have made them so."""
+        present = self.self_fed_loop.present
+        began = time.perf_counter()
+        made = find_weight_origin(self._host, missed.step, self._bad_weights, frame, present)
+        self._host.exclude_time(time.perf_counter() - began)
+        if made is not None:
+            found = StepOrigins((made,), bad_loss=True)
+            self.rerun_results.report_traced(missed, found, missed.step)
 
     def close(self) -> None:
         """The guard closes, perhaps in the middle of a pass: nothing may listen any more."""

@@ -8,6 +8,7 @@ import json
 import operator
 import os
 import struct
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from headway.torch_adapters import nonfinite_scan
 from headway.torch_adapters.compat import tensor_version
@@ -184,11 +186,14 @@ class BatchOrigin:
     """The indices that the sampler drew for it; None: not known."""
     batched: bool = True
     """The indices are a list, one per sample; otherwise the index of a ready-made batch."""
+    loader: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
+    """A weak reference to its loader."""
 
     @classmethod
-    def of(cls, drawn: DrawnSamples) -> BatchOrigin:
+    def of(cls, drawn: DrawnSamples, loader: Any) -> BatchOrigin:
         """The origin of a batch from a loader that is not wrapped by `guard(...)`."""
-        return cls(drawn.epoch, drawn.number, drawn.dataset, drawn.indices, drawn.batched)
+        known = (drawn.epoch, drawn.number, drawn.dataset, drawn.indices, drawn.batched)
+        return cls(*known, loader=_weak(loader))
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,13 +301,16 @@ class ObservedLoader:
         *,
         given: int = 0,
         rescue: RescueBatch | None = None,
+        loader: Any = None,
     ) -> None:
         """`given`: number of batches that were drawn from the source before; `rescue`: takes the
-        indices of a batch whose loading raised, and returns what can be used of it."""
+        indices of a batch whose loading raised, and returns what can be used of it; `loader`: what
+        the source is a pass over."""
         self._source = source
         self._epoch = epoch
         self._avoid = avoid
         self._rescue = rescue
+        self._loader = _weak(loader)
         self.given = given
         """Number of batches drawn from the source so far, avoided ones included."""
         self.origin = BatchOrigin(epoch, given)
@@ -330,9 +338,14 @@ class ObservedLoader:
     def _find_origin(self) -> BatchOrigin:
         source = self._source
         if not isinstance(source, IndexedIterator):
-            return BatchOrigin(self._epoch, self.given)
+            return BatchOrigin(self._epoch, self.given, loader=self._loader)
         drawn = source.drawn()
-        return BatchOrigin(self._epoch, self.given, drawn.dataset, drawn.indices, drawn.batched)
+        known = (drawn.dataset, drawn.indices, drawn.batched)
+        return BatchOrigin(self._epoch, self.given, *known, loader=self._loader)
+
+
+def _weak(loader: Any) -> Callable[[], Any] | None:
+    return weakref.ref(loader) if isinstance(loader, DataLoader) else None
 
 
 def _versions(batch: Any) -> int:

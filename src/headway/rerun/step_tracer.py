@@ -179,11 +179,7 @@ class StepTracer:
         if key in self._recorded or len(self._recorded) >= MAX_RESULTS:
             return
         self._recorded.add(key)
-        wording = importlib.import_module("headway.explain.explanation")
-        explanation = wording.add_sentences(
-            wording.Explanation(host.step, "nonfinite", "deterministic", origins=found.origins)
-        )
-        host.record_event(host.step, TRACED, encode_numbers(explanation.to_dict()))
+        record_origins(host, host.step, found.origins)
 
     def collect(self, host: RerunHost, step: int) -> StepOrigins | None:
         """The origins of a bad step; with several ranks, those of the failing one. Every rank must
@@ -237,6 +233,15 @@ class StepTracer:
 
     def backward_began(self) -> None:
         self._fresh_batches = 0
+
+
+def record_origins(host: RerunHost, step: int, origins: Sequence[Origin]) -> None:
+    """Record origins that a step shows though its update was not skipped."""
+    wording = importlib.import_module("headway.explain.explanation")
+    explanation = wording.add_sentences(
+        wording.Explanation(step, "nonfinite", "deterministic", origins=tuple(origins))
+    )
+    host.record_event(step, TRACED, encode_numbers(explanation.to_dict()))
 
 
 class UnexplainedSteps:

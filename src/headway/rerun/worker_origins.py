@@ -45,7 +45,7 @@ class WorkerOrigins:
 
     def find(self, batches: Sequence[Any]) -> Origin | None:
         """The origin of the bad values in one of these batches, if a worker has sent it."""
-        wanted = {mark for batch in batches for mark in _fingerprints(batch)}
+        wanted = {mark for batch in batches for mark in bad_value_marks(batch)}
         if not wanted:
             return None
         for line in reversed(self._path.read_text(encoding="utf-8").splitlines()):
@@ -72,7 +72,7 @@ class WorkerOrigins:
     def _send(self, data: Any) -> None:
         locate = importlib.import_module("headway.explain.locate")
         origins = locate.find_origins(self._trace, self._trace.look_at_batch(data))
-        marks = list(_fingerprints(data))
+        marks = list(bad_value_marks(data))
         if origins and marks and origins[0].output is not None:
             explanation = Explanation(0, "nonfinite", "deterministic", origins=origins[:1])
             record = json.dumps({"marks": marks, "explanation": explanation.to_dict()})
@@ -89,7 +89,7 @@ def merge_worker_origin(origin: Origin, made: Origin) -> Origin:
     )
 
 
-def _fingerprints(batch: Any) -> Iterator[str]:
+def bad_value_marks(batch: Any) -> Iterator[str]:
     """A mark for each tensor of a batch that is bad."""
     for tensor in batch_tensors(batch):
         if tensor.is_floating_point():

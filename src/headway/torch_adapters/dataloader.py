@@ -53,6 +53,7 @@ class ObservedIterator:
         self._again: Iterator[Any] | None = None
         self._drawn: deque[tuple[Any, float, DrawnSamples | None]] = deque()
         """Batches that the loop does not have yet."""
+        self._given = 0
 
     def __iter__(self) -> ObservedIterator:
         return self
@@ -81,7 +82,9 @@ class ObservedIterator:
                 self._report_next()
             raise
         waited = time.perf_counter() - asked
-        samples = self._source.drawn() if isinstance(self._source, IndexedIterator) else None
+        number, self._given = self._given, self._given + 1
+        known = isinstance(self._source, IndexedIterator)
+        samples = self._source.drawn() if known else DrawnSamples("", None, True, 0, number)
         self._drawn.append((batch, waited, samples))
         if len(self._drawn) > reads_ahead:
             self._report_next()

@@ -5,7 +5,7 @@ values.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -180,6 +180,8 @@ class StateInspector:
         self._notices = notices
         self._parameters: dict[str, Any] = {}
         self.precision_known = False
+        self.on_bad_buffer: Callable[[int], None] = lambda step: None
+        """Called with the step at which a buffer was found to be non-finite."""
 
     def at_start(self) -> None:
         """Record the parameters, and non-finite state that a checkpoint may have brought."""
@@ -195,6 +197,8 @@ class StateInspector:
             self._record_tensor(step, bad)
             if bad.role in ("weight", "moment"):
                 poisoned.append(bad.name)
+            elif step:
+                self.on_bad_buffer(step)
         return tuple(poisoned)
 
     def batches(self, step: int, batches: Sequence[RecordedBatch]) -> None:

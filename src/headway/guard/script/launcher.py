@@ -318,7 +318,7 @@ class ScriptLauncher:
             listener(loader, batch)
         if self.guard is not None:
             if self.guard is not self._framework_guard:
-                origin = None if samples is None else BatchOrigin.of(samples)
+                origin = None if samples is None else BatchOrigin.of(samples, loader)
                 self.guard.saw_batch(batch, waited, origin)
             return
         self._early.add(batch)

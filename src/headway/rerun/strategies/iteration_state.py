@@ -28,13 +28,14 @@ from headway.torch_adapters.frames import is_installed_file, is_internal_file
 from headway.torch_adapters.rng import RngState
 
 if TYPE_CHECKING:
-    from headway.rerun.strategies.loop_follower import LoopSource
+    from headway.rerun.strategies.loop_source import LoopSource
 
 MAX_DEPTH = 4
 MAX_FOUND = 200
 """Maximum number of objects that are searched, once per loop."""
 MAX_MOVING = 40
 MAX_ITEMS = 32
+MAX_NUMBERS = 8
 MAX_HELD_BYTES = 1 << 28
 """Largest tensor, passed on from one iteration to the next, that is held."""
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
@@ -52,6 +53,8 @@ class MovingState:
     cells: list[CellType] = field(default_factory=list)
     """Variables that nested functions share."""
     generators: list[Any] = field(default_factory=list)
+    numbers: list[Tensor] = field(default_factory=list)
+    """Tensors of one number, which may count steps."""
     data: dict[str, Tensor] = field(default_factory=dict)
     """Tensors from which the body may build its batch; filled on request only."""
     by_hand: bool = False
@@ -75,7 +78,16 @@ class MovingState:
 class IterationState:
     """The values of all that at one time."""
 
-    __slots__ = ("_attributes", "_cells", "_generators", "_names", "moving", "rng", "values")
+    __slots__ = (
+        "_attributes",
+        "_cells",
+        "_generators",
+        "_names",
+        "_numbers",
+        "moving",
+        "rng",
+        "values",
+    )
 
     def __init__(self, loop: LoopSource, frame: FrameType, moving: MovingState) -> None:
         self.rng = RngState()
@@ -93,6 +105,7 @@ class IterationState:
         self._names = [owner.get(name) for owner, name in moving.names]
         self._cells = [_content(cell) for cell in moving.cells]
         self._generators = [_state(generator) for generator in moving.generators]
+        self._numbers = [number.item() for number in moving.numbers]
 
     def restore(self) -> None:
         """Restore everything but the local variables and the global random numbers."""
@@ -107,6 +120,9 @@ class IterationState:
                 cell.cell_contents = value
         for generator, state in zip(moving.generators, self._generators, strict=True):
             _set_state(generator, state)
+        for number, value in zip(moving.numbers, self._numbers, strict=True):
+            if number.item() != value:
+                number.fill_(value)
 
 
 def _holdable(value: Any) -> bool:
@@ -161,9 +177,14 @@ def _set_state(generator: Any, state: Any) -> None:
 
 def find_moving_state(loop: LoopSource, frame: FrameType) -> MovingState:
     """Find what an iteration may change."""
-    moving = _Search(loop, frame).found
+    names = frozenset(used_names(loop.node.body))
+    moving = _Search(loop, frame, names).found
+    if loop.used - names:
+        # The part that can be run again may draw from no iterator; the rest of the body may.
+        own, moving = moving, _Search(loop, frame, loop.used).found
+        moving.iterator, moving.by_hand = own.iterator, own.by_hand
     moving.data.clear()  # it may be large, and must not be kept alive
-    names = frozenset(used_names([loop.node])) - loop.bound
+    names = (names | loop.used) - loop.bound - loop.passed
     for name, value in read_variables(frame, names).items():
         if not isinstance(value, (Tensor, type, FunctionType)):
             try:
@@ -175,18 +196,23 @@ def find_moving_state(loop: LoopSource, frame: FrameType) -> MovingState:
 
 def find_input_tensors(loop: LoopSource, frame: FrameType) -> dict[str, Tensor]:
     """Tensors from which the body may build its batch, by name."""
-    return _Search(loop, frame).found.data
+    names = frozenset(used_names(loop.node.body))
+    return _Search(loop, frame, names, whole=True).found.data
 
 
 class _Search:
-    def __init__(self, loop: LoopSource, frame: FrameType) -> None:
+    def __init__(
+        self, loop: LoopSource, frame: FrameType, names: frozenset[str], *, whole: bool = False
+    ) -> None:
+        """`whole`: with the arguments of a function, which are others at each call."""
         self.found = MovingState()
         self._seen: dict[int, Any] = {}
         self._waiting: deque[tuple[str, Any, int]] = deque()
-        names = frozenset(used_names([loop.node]))
         held = {**_some(frame.f_globals, names), **read_variables(frame, names)}
         for name, value in sorted(held.items()):
             if name in loop.bound and isinstance(value, Tensor):
+                continue
+            if name in loop.passed and not (whole or hasattr(type(value), "__next__")):
                 continue
             self._waiting.append((name, value, MAX_DEPTH))
         while self._waiting and len(self._seen) < MAX_FOUND:
@@ -199,6 +225,8 @@ class _Search:
         if isinstance(value, Tensor):
             if not value.requires_grad and len(self.found.data) < MAX_MOVING:
                 self.found.data.setdefault(name, value)
+            if _is_number(value) and len(self.found.numbers) < MAX_NUMBERS:
+                self.found.numbers.append(value)
             return
         if id(value) in self._seen:
             return
@@ -257,6 +285,12 @@ class _Search:
     def _note(self, where: list[Any], what: Any) -> None:
         if len(where) < MAX_MOVING:
             where.append(what)
+
+
+def _is_number(value: Tensor) -> bool:
+    """Whether it can be read and set at every step without waiting for a device."""
+    plain = type(value) is Tensor and value.layout is torch.strided and not value.is_inference()
+    return plain and value.ndim == 0 and value.device.type == "cpu" and not value.requires_grad
 
 
 def _only_written(value: Any) -> bool:

@@ -112,22 +112,29 @@ def loops_around(nodes: Iterable[ast.AST], line: int) -> list[LoopNode]:
     return sorted(found, key=lambda node: -node.lineno)
 
 
-def surrounds(node: ast.stmt, line: int) -> bool:
+def all_loops_around(top: ast.AST, line: int) -> list[LoopNode | ast.AsyncFor]:
+    """The same, `async for` included."""
+    waiting = [node for node in ast.walk(top) if isinstance(node, ast.AsyncFor)]
+    found = [*loops_around([top], line), *(node for node in waiting if surrounds(node, line))]
+    return sorted(found, key=lambda node: -node.lineno)
+
+
+def surrounds(node: ast.stmt | ast.expr, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
-def is_liftable(loop: LoopNode) -> bool:
-    """Whether its body can be a function."""
+def is_liftable(nodes: Iterable[ast.AST]) -> bool:
+    """Whether they can be the body of a function."""
     return not any(
         isinstance(node, _UNLIFTABLE)
         or (isinstance(node, ast.Name) and node.id in ("super", "__class__"))
-        for node in own_nodes(loop)
+        for node in own_nodes(nodes)
     )
 
 
-def own_nodes(loop: LoopNode) -> Iterator[ast.AST]:
-    """The nodes of the body that are not in a function of their own."""
-    waiting: list[ast.AST] = [_target(loop), *loop.body]
+def own_nodes(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """These nodes and those within them that are not in a function of their own."""
+    waiting = list(nodes)
     while waiting:
         node = waiting.pop()
         yield node
@@ -161,7 +168,7 @@ def is_headway_object(value: Any) -> bool:
     return type(value).__module__.startswith("headway.")
 
 
-def _target(loop: LoopNode) -> ast.expr:
+def loop_target(loop: LoopNode) -> ast.expr:
     """What the loop binds at each iteration; a `while` gets a variable that nothing reads."""
     return loop.target if isinstance(loop, ast.For) else ast.Name(ITERATION, ast.Store())
 
@@ -170,7 +177,7 @@ def _compile_body(frame: FrameType, loop: LoopNode, arguments: list[str]) -> Cal
     code = frame.f_code
     name = code.co_name if code.co_name.isidentifier() else "training_loop"
     again = ast.For(
-        target=_target(loop),
+        target=loop_target(loop),
         iter=ast.Name(VALUES, ast.Load()),
         body=loop.body,
         orelse=[],

@@ -182,7 +182,7 @@ def find_loop_body(frame: FrameType | None, latest: Any, ages: Sequence[int]) ->
             if variable is None or (variable.beside and any(ages)):
                 continue
             found = FoundLoop(again=not variable.beside)
-            if is_liftable(loop):
+            if is_liftable([loop.target, *loop.body]):
                 try:
                     return FoundLoop(LoopBody(candidate, loop, variable, ages))
                 except (SyntaxError, ValueError):  # legal in its place, not in a function
@@ -195,7 +195,7 @@ def find_loop_body(frame: FrameType | None, latest: Any, ages: Sequence[int]) ->
 
 
 def _yields(loop: ast.For) -> bool:
-    return any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in own_nodes(loop))
+    return any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in own_nodes(loop.body))
 
 
 def find_loop_of(case: RerunCase) -> FoundLoop:

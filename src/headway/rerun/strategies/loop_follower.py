@@ -15,7 +15,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING
@@ -23,76 +23,26 @@ from typing import TYPE_CHECKING
 from headway.output.notices import logger
 from headway.rerun.strategies import iteration_state
 from headway.rerun.strategies.iteration_state import IterationState, MovingState
-from headway.rerun.strategies.lifted_body import (
-    LoopNode,
-    bound_names,
-    is_liftable,
-    loops_around,
-    parse_source,
-    read_variables,
-    surrounds,
-    user_frames,
-)
+from headway.rerun.strategies.lifted_body import read_variables, user_frames
 from headway.rerun.strategies.loop_body import match_loop_variable
-from headway.torch_adapters.frames import (
-    current_frame,
-    find_frame,
-    is_installed_file,
-    is_internal_file,
-    walk_callers,
+from headway.rerun.strategies.loop_source import (
+    MAX_FRAMES,
+    NO_LOOP,
+    LoopSource,
+    NoLoop,
+    find_loop,
+    find_part,
 )
+from headway.torch_adapters.frames import current_frame, find_frame
 
 if TYPE_CHECKING:
     from headway.rerun.recorded_batch import RecordedBatch
 
-MAX_FRAMES = 24
-"""Frames between the optimizer's hook and the loop: a scaler, a framework's wrapper, a few calls of
-the user's own."""
 MAX_STEP_LINES = 64
 """Lines with an optimizer step that are remembered; a script that generates code has many."""
-NO_LOOP = "no loop was found around it"
+MAX_SEARCHES = 8
+"""How often in a row the objects of a function are searched anew: it may get others each time."""
 FIRST_ITERATION = "it was the first of its loop, and the state in which it began is not known"
-
-
-@dataclass(frozen=True, slots=True)
-class LoopSource:
-    """The loop around an optimizer step."""
-
-    node: LoopNode
-    code: CodeType
-    line: int
-    """The line at which its body calls the optimizer's step."""
-    bound: frozenset[str]
-    """Names that an iteration binds, the loop variable included."""
-    targets: frozenset[str]
-    """Of these, the loop variable."""
-    carried: frozenset[str]
-    """Of these, those whose value may come from the iteration before."""
-    early: frozenset[str]
-    """Of these, those bound before the optimizer's step."""
-    obstacle: str = ""
-    """Why its body cannot be a function; empty: it can."""
-
-    def same_loop(self, other: LoopSource) -> bool:
-        """Whether the other is the same loop, perhaps at another of its steps."""
-        mine, theirs = self.node, other.node
-        same_place = (mine.lineno, mine.col_offset) == (theirs.lineno, theirs.col_offset)
-        return self.code is other.code and same_place
-
-    def in_order(self, names: Iterable[str]) -> list[str]:
-        """These names in the order in which an iteration binds them."""
-        first: dict[str, int] = {}
-        for node in _nodes(self.node.body):
-            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-                first[node.id] = min(node.lineno, first.get(node.id, node.lineno))
-        return sorted(names, key=lambda name: first.get(name, 0))
-
-
-@dataclass(frozen=True, slots=True)
-class NoLoop:
-    """The reason why there is no loop to follow."""
-
-    obstacle: str
 
 
 OVER_BATCHES = NoLoop("")
@@ -118,7 +68,9 @@ class LoopFollower:
         self._known: dict[tuple[CodeType, int], LoopSource | NoLoop] = {}
         self._loop: LoopSource | None = None
         self._moving = MovingState()
+        self._moving_loop: LoopSource | None = None
         self._searched_frame = 0
+        self._searches = 0
         self._last: IterationState | None = None
         """The state when the last step ended."""
         self._last_loop: LoopSource | None = None
@@ -169,15 +121,35 @@ class LoopFollower:
             self.present = None
             self.obstacle = found.obstacle if self._own_data else ""
             return
-        loop, inside = found
-        if id(inside) != self._searched_frame or not self._moving.is_of(inside):
-            self._moving = iteration_state.find_moving_state(loop, inside)
-            self._searched_frame = id(inside)
+        loop, inside = self._search(*found, frame)
         self._last, self._last_loop = IterationState(loop, inside, self._moving), loop
         if self.present is not None and self.present.loop.same_loop(loop):
             self.present.loop, self.present.end, self.obstacle = loop, self._last, ""
         else:
             self.present = None
+
+    def _search(
+        self, loop: LoopSource, inside: FrameType, frame: FrameType | None
+    ) -> tuple[LoopSource, FrameType]:
+        """Search for what an iteration may change, once; without an iterator that it draws from."""
+        same_frame = loop.part or id(inside) == self._searched_frame
+        known = self._moving_loop is not None and self._moving_loop.same_loop(loop)
+        if known and same_frame and self._moving.is_of(inside):
+            self._searches = 0
+            return loop, inside
+        self._searches += 1
+        if self._searches > MAX_SEARCHES and loop.part:
+            raise LookupError("the objects of the loop are others at each step")
+        moving = iteration_state.find_moving_state(loop, inside)
+        if moving.iterator:
+            part = find_part(frame, frozenset((moving.iterator.partition(".")[0],)))
+            within = None if part is None else frame_of(part, frame)
+            if part is not None and within is not None:
+                loop, inside = part, within
+                moving = iteration_state.find_moving_state(loop, inside)
+        self._moving, self._moving_loop, self._searched_frame = moving, loop, id(inside)
+        self._loop = loop
+        return loop, inside
 
     def _find(self, frame: FrameType | None) -> tuple[LoopSource, FrameType] | NoLoop:
         for loop in (self._loop, None):
@@ -198,10 +170,10 @@ class LoopFollower:
         found = self._known.get(key)
         if found is None:
             found = find_loop(frame)
-            if isinstance(found, LoopSource) and found.obstacle:
-                found = NoLoop(found.obstacle)
-            elif isinstance(found, LoopSource) and self._over_batches(found, frame):
-                found = OVER_BATCHES
+            if isinstance(found, LoopSource) and self._over_batches(found, frame):
+                found = NoLoop(found.obstacle) if found.obstacle else OVER_BATCHES
+            elif isinstance(found, NoLoop) or found.obstacle:
+                found = find_part(frame) or NoLoop(found.obstacle)
             if len(self._known) < MAX_STEP_LINES:
                 self._known[key] = found
         return found
@@ -224,146 +196,3 @@ def frame_at(code: CodeType, line: int) -> FrameType | None:
     """The frame that runs this code now, if it is at this line."""
     inside = find_frame(code, current_frame(1), sys.maxsize)
     return inside if inside is not None and inside.f_lineno == line else None
-
-
-# Reading the source of the loop.
-
-
-def find_loop(frame: FrameType | None) -> LoopSource | NoLoop:
-    """The innermost loop around both the backward pass and the step.
-
-    A loop of a framework, or one over whole trainings, must not be run again.
-    """
-    backward_inside = False
-    for candidate in _own_frames(frame):
-        if candidate is None:
-            return NoLoop("its loop is in an installed package")
-        tree = parse_source(candidate)
-        if tree is None:
-            return NoLoop("the source of its loop is not available")
-        function = _function_around(tree, candidate)
-        loops = loops_around(function, candidate.f_lineno)
-        training = next((loop for loop in loops if _calls_backward(loop.body)), None)
-        if training is None and loops and (backward_inside or _calls_backward(_closures(function))):
-            training = loops[0]
-        if training is not None:
-            return _describe_loop(candidate, training)
-        backward_inside = backward_inside or _calls_backward(function)
-    return NoLoop(NO_LOOP)
-
-
-def _own_frames(frame: FrameType | None) -> Iterator[FrameType | None]:
-    """The user's frames around a step; None where a framework has called them."""
-    began = False
-    for candidate in walk_callers(frame, MAX_FRAMES):
-        file = candidate.f_code.co_filename
-        if not is_internal_file(file):
-            installed = is_installed_file(file)
-            if not installed:
-                yield candidate
-            elif began:
-                yield None
-            began = began or not installed
-
-
-def _describe_loop(frame: FrameType, loop: LoopNode) -> LoopSource:
-    line = frame.f_lineno
-    targets = bound_names([loop.target if isinstance(loop, ast.For) else loop.test])
-    inside = bound_names(loop.body)
-    before = [node for node in _nodes(loop.body) if getattr(node, "lineno", 1 << 30) <= line]
-    return LoopSource(
-        loop,
-        frame.f_code,
-        line,
-        bound=frozenset(inside | targets),
-        targets=frozenset(targets),
-        carried=frozenset(read_first(loop.body) & inside),
-        early=frozenset(bound_names(before)),
-        obstacle=_obstacle(loop),
-    )
-
-
-def _obstacle(loop: LoopNode) -> str:
-    if not is_liftable(loop):
-        return "the body of its loop yields, awaits, or uses `nonlocal` or `super()`"
-    if isinstance(loop, ast.For) and not _plain(loop.target):
-        return "its loop variable is an attribute or an item of a container"
-    return ""
-
-
-def _plain(target: ast.expr) -> bool:
-    if isinstance(target, (ast.Tuple, ast.List)):
-        return all(_plain(item) for item in target.elts)
-    return isinstance(target, ast.Name)
-
-
-def _function_around(tree: ast.Module, frame: FrameType) -> Sequence[ast.AST]:
-    """The statements of the function that the frame is a call of."""
-    around = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        and node.name == frame.f_code.co_name
-        and surrounds(node, frame.f_lineno)
-    ]
-    return tree.body if not around else max(around, key=lambda node: node.lineno).body
-
-
-def _calls_backward(nodes: Iterable[ast.AST]) -> bool:
-    return any(isinstance(n, ast.Attribute) and "backward" in n.attr for n in _nodes(nodes))
-
-
-def _closures(function: Sequence[ast.AST]) -> list[ast.AST]:
-    """Functions that are defined there and called later: by `optimizer.step(closure)`, say."""
-    return [node for node in _nodes(function) if isinstance(node, (ast.FunctionDef, ast.Lambda))]
-
-
-def _nodes(tops: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    for top in tops:
-        yield from ast.walk(top)
-
-
-# Which names an iteration reads before it binds them.
-
-
-def read_first(statements: Sequence[ast.stmt]) -> set[str]:
-    """Names that may be read before these statements have bound them."""
-    found: set[str] = set()
-    _follow(statements, set(), found)
-    return found
-
-
-def _follow(statements: Sequence[ast.stmt], known: set[str], found: set[str]) -> set[str]:
-    """The names certainly bound after these statements; those read unbound go to `found`."""
-    for one in statements:
-        if isinstance(one, ast.If):
-            _read([one.test], known, found)
-            branches = [_follow(part, {*known}, found) for part in (one.body, one.orelse)]
-            known |= branches[0] & branches[1]
-        elif isinstance(one, (ast.For, ast.While)):
-            first = one.iter if isinstance(one, ast.For) else one.test
-            _read([first], known, found)
-            inside = {*known, *(bound_names([one.target]) if isinstance(one, ast.For) else ())}
-            _follow(one.body, inside, found)
-            _follow(one.orelse, {*known}, found)
-        elif isinstance(one, ast.With):
-            _read([item.context_expr for item in one.items], known, found)
-            known |= bound_names([item.optional_vars for item in one.items if item.optional_vars])
-            known |= _follow(one.body, {*known}, found)
-        elif isinstance(one, ast.Try):
-            ways = [_follow([*one.body, *one.orelse], {*known}, found)]
-            ways += [_follow(handler.body, {*known}, found) for handler in one.handlers]
-            known |= set.intersection(*ways)
-            known |= _follow(one.finalbody, {*known}, found)
-        else:
-            _read([one], known, found)
-            known |= bound_names([one])
-    return known
-
-
-def _read(nodes: Sequence[ast.AST], known: set[str], found: set[str]) -> None:
-    for node in _nodes(nodes):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in known:
-            found.add(node.id)
-        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            found |= {node.target.id} - known

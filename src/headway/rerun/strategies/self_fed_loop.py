@@ -24,7 +24,8 @@ from headway.explain.failing_step import Outcome
 from headway.rerun.protocol import CAN, LATER, NOT_APPLICABLE, Readiness, Rerun, RerunMoment
 from headway.rerun.strategies.iteration_state import IterationState, find_input_tensors
 from headway.rerun.strategies.lifted_body import LiftedBody, read_variables
-from headway.rerun.strategies.loop_follower import LoopSource, frame_at, frame_of
+from headway.rerun.strategies.loop_follower import frame_at, frame_of
+from headway.rerun.strategies.loop_source import LoopSource
 from headway.torch_adapters.dataloader import redeliver_batches
 from headway.torch_adapters.modes import no_dispatch_modes
 from headway.torch_adapters.rng import RngState
@@ -69,7 +70,8 @@ class SelfFedLoopRerun(Rerun):
             return LATER  # at the loop's next step its frame is known
         begin, end = bad.iteration.begin, bad.iteration.end
         frame = frame_of(bad.iteration.loop, case.frame)
-        if end is None or frame is None:
+        gone = bad.iteration.loop.part and moment is not RerunMoment.AFTER_STEP
+        if end is None or frame is None or gone:
             return Readiness(why_not="its loop has moved on")
         try:
             self._lift_body(bad.iteration.loop, begin, end, frame)
@@ -175,6 +177,8 @@ class SelfFedLoopRerun(Rerun):
     def _carried(self) -> dict[str, Any]:
         """Variables from the iteration before, with their values when this one began."""
         loop, known = self._loop, {}
+        if loop.part:
+            return self._rebound()
         for name in loop.carried:
             # What is bound after the step still has the value from the beginning.
             values = self._begin.values if name in loop.early else self._end.values
@@ -182,11 +186,20 @@ class SelfFedLoopRerun(Rerun):
                 known[name] = values[name]
         return known
 
+    def _rebound(self) -> dict[str, Any]:
+        """Variables that a part reads and then binds: only a second run shows whether that makes a
+        difference, and NaN is never different."""
+        values = read_variables(self._frame, self._loop.carried)
+        for name, value in values.items():
+            if isinstance(value, Tensor) and (value.requires_grad or _nonfinite(value)):
+                raise NotRepeatable(f"it has bound `{name}` anew, whose value before is not known")
+        return values
+
     def _loop_values(self, arguments: dict[str, Any], *, late: bool) -> Any:
         """Values of the loop variable in each iteration of the step."""
         node = self._loop.node
         if isinstance(node, ast.While):
-            return repeat(None, MAX_ITERATIONS)
+            return (None,) if self._loop.part else repeat(None, MAX_ITERATIONS)
         if isinstance(node.target, ast.Name):
             several = self._counted(node, node.target.id)
             if several is not None:

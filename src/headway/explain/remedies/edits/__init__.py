@@ -24,6 +24,13 @@ from headway.explain.remedies.edits.masked_edits import (
     MemoryEdit,
     SoftmaxEdit,
 )
+from headway.explain.remedies.edits.other_forms import (
+    CastEdit,
+    EigenEdit,
+    GammaEdit,
+    MaskedNanEdit,
+    SoftplusEdit,
+)
 
 __all__ = ["CallEdit", "edits_for"]
 
@@ -47,6 +54,10 @@ _EDITS: tuple[type[CallEdit], ...] = (
     MeanEdit,
     InfinityEdit,
     MemoryEdit,
+    GammaEdit,
+    EigenEdit,
+    MaskedNanEdit,
+    CastEdit,
 )
 
 _TOO_LARGE = {"overflow"}
@@ -55,12 +66,14 @@ _TOO_LARGE = {"overflow"}
 
 def edits_for(origin: Origin) -> list[CallEdit]:
     """Edits for the op of an origin; if there are none, edits for its kind."""
+    softplus = [SoftplusEdit(origin)] if origin.op == "exp" and SoftplusEdit.fits(origin) else []
     if origin.kind in _TOO_LARGE:
-        return [ExpEdit(origin)] if origin.op in ExpEdit.ops else []
+        large = [edit for edit in (ExpEdit, CastEdit) if origin.op in edit.ops]
+        return [*softplus, *(edit(origin) for edit in large)]
     for_kind = [guard for guard in _EDITS if origin.kind in guard.kinds]
     if any(guard.anywhere for guard in for_kind):  # the fault lies elsewhere than at the op
         return [guard(origin) for guard in for_kind]
     for_op = [guard for guard in _EDITS if origin.op in guard.ops]
     for_both = [guard for guard in for_op if guard in for_kind]
     chosen = (for_both or for_op or for_kind) + [guard for guard in for_kind if not guard.ops]
-    return [guard(origin) for guard in dict.fromkeys(chosen)]
+    return [*softplus, *(guard(origin) for guard in dict.fromkeys(chosen))]

@@ -1,0 +1,103 @@
+"""Finds the line of the user's own code between two steps that made weights bad: a projection, a
+clipping, an average that is copied back.
+
+The weights are bad when a step begins, though the update before it was good. So the rest of the
+loop's body after its step is run again from good weights, in a child process, with every op traced.
+If it makes the same weights bad, the op that did it is the origin.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from headway.explain.explanation import Explanation, Origin
+from headway.output.notices import logger
+from headway.rerun.protocol import RerunHost, trained_parameters
+from headway.rerun.strategies.lifted_body import LiftedBody
+from headway.rerun.strategies.loop_source import find_rest
+from headway.torch_adapters.isolated_child import run_isolated
+from headway.torch_adapters.nonfinite_scan import count_nonfinite
+
+if TYPE_CHECKING:
+    from headway.rerun.strategies.loop_follower import LoopIteration
+
+SECONDS = 20.0
+BadWeights = Mapping[str, tuple[int, int]]
+"""NaN and infinite elements of each weight that has some."""
+
+
+def find_bad_weights(host: RerunHost) -> BadWeights:
+    """Waits for the device: only for steps known to be bad."""
+    names = host.parameter_names()
+    counted = {names.get(id(p), "?"): count_nonfinite(p.detach()) for p in trained_parameters(host)}
+    return {name: counts for name, counts in counted.items() if any(counts)}
+
+
+def find_weight_origin(
+    host: RerunHost,
+    step: int,
+    bad: BadWeights,
+    frame: FrameType | None,
+    iteration: LoopIteration | None,
+) -> Origin | None:
+    """The op between the last step and this one that made weights bad; None: it is not known."""
+    # A child cannot use a GPU, and memory that processes share is not its own.
+    own = all(p.device.type == "cpu" and not p.is_shared() for p in trained_parameters(host))
+    if not bad or not own or host.agreement.count > 1:
+        return None
+    begin = None if iteration is None else iteration.begin
+    try:
+        rest = [
+            LiftedBody(inside, node, {} if begin is None else begin.values)
+            for inside, node in find_rest(frame)
+        ]
+    except (SyntaxError, ValueError):  # legal in its place, not in a function
+        return None
+
+    def work() -> bytes:
+        older = None if not find_bad_weights(host) else host.older_weights(step)
+        if begin is not None:
+            begin.restore()
+        with nullcontext() if older is None else older():
+            return b"" if find_bad_weights(host) else _trace(host, rest, bad)
+
+    try:
+        told = run_isolated(work, SECONDS) if rest else b""
+        return Explanation.from_dict(json.loads(told)).origin if told else None
+    except Exception:  # ours: there is no line
+        logger.debug("the code between two steps cannot be run again", exc_info=True)
+        return None
+
+
+def _trace(host: RerunHost, rest: list[LiftedBody], bad: BadWeights) -> bytes:
+    """In the child: the origin as JSON; empty if other weights become bad, or none."""
+    lasting_trace = importlib.import_module("headway.explain.lasting_trace")
+    failing_step = importlib.import_module("headway.explain.failing_step")
+    locate = importlib.import_module("headway.explain.locate")
+    names = host.parameter_names()
+    step = failing_step.FailingStep(host.models, host.optimizers, (), names)
+    trace = lasting_trace.LastingTrace(lambda: lasting_trace.StepFacts(step, ()), lambda: None)
+    with trace:
+        with suppress(Exception):  # variables of a later iteration may not fit
+            for body in rest:
+                body((None,))
+        trace.paused = True
+        if find_bad_weights(host) != bad:
+            return b""
+        named: dict[str, Tensor] = {names.get(id(p), "?"): p for p in trained_parameters(host)}
+        trace.look_at({name: named[name].detach() for name in bad})
+        origins = locate.find_origins(trace, step)
+    if not origins or origins[0].output is None:
+        return b""
+    made = replace(origins[0], through="weight", through_name=next(iter(bad)))
+    return json.dumps(
+        Explanation(0, "nonfinite", "deterministic", origins=(made,)).to_dict()
+    ).encode()
