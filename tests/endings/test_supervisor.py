@@ -1,4 +1,4 @@
-"""`headway run` and `check` describe a process that vanished; `run` passes signals on, and restarts."""
+"""`headway run` and `check` describe a process that vanished; `run` passes signals on."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class ProcessKilled(Check):
     severity = Severity.ERROR
     summary = "the process vanished: killed by a signal, or ended by os._exit()"
     needs = Needs(signals=(ENDING,), kinds=(EventRecord,), events=(KILLED,))
-    explains = ()
+    explains = ("HD608",)
     ends_run = True
 
     def observe(self, record: EventRecord) -> Iterable[Finding]:
