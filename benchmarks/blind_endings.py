@@ -143,7 +143,7 @@ class Script:
 def check(script):
     """Verdict, first cause and exit status of `headway check`, where it can be compared."""
     case = script.case
-    if not case["check"] or any(key in case for key in ("ranks", "hangs", "signal")):
+    if not case.get("check") or any(key in case for key in ("ranks", "hangs", "signal")):
         return None
     words = ["check", "--format", "json", "--max-steps", "2000", str(script.path)]
     answer = subprocess.run(
