@@ -1,6 +1,6 @@
-"""Runs corpus/blind_endings under `headway run` and judges what is said about each end.
+"""Runs a set of endings in corpus/ under `headway run` and judges what is said about each end.
 
-    python benchmarks/blind_endings.py -o result.json [name ...]
+    python benchmarks/blind_endings.py [--set blind_endings_2] [--check] -o result.json [name ...]
 
 Each script runs once under `headway run` (with `ranks`, under torchrun). `headway diagnose` then
 reads the run directory, and its answer is compared with cases.json. A script that hangs is
@@ -23,7 +23,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CORPUS = ROOT / "corpus" / "blind_endings"
+SETS = ROOT / "corpus"
 ENDINGS = {"HD514", "HD607", "HD608", "HD708", "HD808", "HD809", *(f"HD91{n}" for n in range(1, 6))}
 HANG = re.compile("no progress for")  # the notice on the console
 LIMIT = 240  # seconds for one script
@@ -35,6 +35,7 @@ class Script:
 
     def __init__(self, case, folder):
         self.case, self.folder = case, folder
+        self.path = SETS / case.get("set", "blind_endings") / case["script"]
         self.run_dir = folder / "run"
         self.outputs = [folder / "stdout", folder / "stderr"]
         self.environment = {
@@ -47,7 +48,7 @@ class Script:
         self.while_hung = None
 
     def command(self):
-        script = ["run", "--out", str(self.run_dir), str(CORPUS / self.case["script"])]
+        script = ["run", "--out", str(self.run_dir), str(self.path)]
         if ranks := self.case.get("ranks"):
             with socket.create_server(("127.0.0.1", 0)) as free:
                 port = str(free.getsockname()[1])
@@ -139,6 +140,29 @@ class Script:
             return {"error": answer.stdout[-500:] + answer.stderr[-2000:]}
 
 
+def check(script):
+    """Verdict, first cause and exit status of `headway check`, where it can be compared."""
+    case = script.case
+    if not case.get("check") or any(key in case for key in ("ranks", "hangs", "signal")):
+        return None
+    words = ["check", "--format", "json", "--max-steps", "2000", str(script.path)]
+    answer = subprocess.run(
+        [sys.executable, "-m", "headway", *words],
+        capture_output=True,
+        text=True,
+        cwd=script.folder,
+        env=script.environment,
+        timeout=LIMIT,
+        check=False,
+    )
+    try:
+        report = json.loads(answer.stdout)
+    except ValueError:
+        return {"status": answer.returncode, "error": answer.stderr[-500:]}
+    first = next((cause["code"] for cause in report["causes"]), None)
+    return {"status": answer.returncode, "verdict": report["verdict"], "cause": first}
+
+
 def own_report(script):
     """What `headway run` itself printed, where it prints JSON."""
     try:
@@ -191,6 +215,8 @@ def examine(case):
     row = {"script": case["script"], "right": right, "status": status, **seen}
     row["verdict"] = report.get("verdict")
     row["own_verdict"] = own and own.get("verdict")
+    if (checked := check(script)) is not None:
+        row["check"] = checked
     if case.get("hangs"):
         row["reported_after_s"] = script.reported_after
         row["while_hung"] = (script.while_hung or {}).get("verdict")
@@ -229,12 +255,15 @@ def figures(cases, rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
+    parser.add_argument("--set", default="blind_endings", help="a folder of corpus/")
+    parser.add_argument("--check", action="store_true", help="compare with headway check, too")
     parser.add_argument("-o", "--out", type=pathlib.Path)
     parser.add_argument("-j", "--jobs", type=int, default=2)
     arguments = parser.parse_args()
     # A job in the background ignores SIGINT, and so would the scripts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    cases = json.loads((CORPUS / "cases.json").read_text())
+    cases = json.loads((SETS / arguments.set / "cases.json").read_text())
+    cases = [{**case, "set": arguments.set, "check": arguments.check} for case in cases]
     if arguments.names:
         cases = [c for c in cases if any(c["script"].startswith(n) for n in arguments.names)]
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:

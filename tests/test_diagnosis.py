@@ -347,3 +347,12 @@ def test_the_diagnosis_of_a_very_sick_run_stays_within_bounds() -> None:
     calls, causes = calls_made(lambda: diagnose(told))
     assert calls < 3 * len(told) ** 2
     assert sum(1 + len(cause.symptoms) for cause in causes) == len(told)
+
+
+@pytest.mark.parametrize("code", ["HD911", "HD913", "HD808", "HD809", "HD912", "HD514"])
+def test_a_rank_that_failed_and_those_that_lost_it_are_one_cause(code: str) -> None:
+    own, lost = found(code, 12, subject="rank 1"), found("HD608", 12)
+    stopped = found("HD915", 13, INFO)
+    (cause,) = diagnose([own, lost, stopped])
+    assert cause.code == code
+    assert {item.code for item in cause.symptoms} == {"HD608", "HD915"}

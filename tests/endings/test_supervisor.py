@@ -1,4 +1,4 @@
-"""`headway run` describes a process that vanished, passes signals on, and restarts."""
+"""`headway run` and `check` describe a process that vanished; `run` passes signals on."""
 
 from __future__ import annotations
 
@@ -87,6 +87,45 @@ def run(script: Path, mode: str, *options: str) -> tuple[int, dict[str, Any], st
         timeout=300,
     )
     return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def check(script: Path, mode: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and JSON output of `headway check`; temporary files go to a folder beside it."""
+    (script.parent / "temporary").mkdir()
+    done = warm_python.run(
+        [
+            *(sys.executable, "-m", "headway", "check", "--format", "json"),
+            *(str(script), "--", mode, str(script.parent / "mark")),
+        ],
+        env={**os.environ, "TMPDIR": str(script.parent / "temporary")},
+        timeout=300,
+    )
+    assert not list((script.parent / "temporary").glob("headway-check-*"))
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [("segfault", "SIGSEGV"), ("kill", "SIGKILL"), ("exit", "os._exit(3)")],
+)
+def test_a_check_whose_process_vanishes(script: Path, mode: str, words: str) -> None:
+    code, report = check(script, mode)
+    assert code == 3
+    assert (report["command"], report["verdict"], report["steps"]) == ("check", "failed", 5)
+    assert report["causes"][0]["code"] == "HD913"
+    (finding,) = [item for item in report["findings"] if item["code"] == "HD913"]
+    assert words in finding["message"]
+    assert finding["step"] == 4
+    if mode == "segfault":
+        line = 1 + SCRIPT.splitlines().index("        ctypes.string_at(0)  # the line")
+        assert (finding["where"]["file"], finding["where"]["line"]) == (str(script), line)
+
+
+def test_a_check_of_a_script_that_leaves_with_0(script: Path) -> None:
+    code, report = check(script, "leave")
+    assert code == 0
+    assert report["steps"] == 5
+    assert not [item for item in report["findings"] if item["code"] == "HD913"]
 
 
 @pytest.mark.parametrize(

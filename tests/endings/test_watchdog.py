@@ -22,6 +22,7 @@ from torch.utils.data import dataloader
 
 import headway
 from headway.guard.endings import process_activity, watchdog
+from headway.guard.endings.exit_hooks import failed_threads
 from headway.guard.endings.rank_board import RankBoard
 from headway.guard.endings.rank_position import find_wait
 from headway.guard.endings.watchdog import LEAST_S, LOOK_S, Watchdog, WatchedProgress
@@ -119,6 +120,29 @@ def test_a_standstill_is_reported_once_with_its_line(
     assert rank["place"]["file"] == __file__
     assert rank["within"] == "a lock or a thread"
     assert facts["idle_s"] <= 3 * facts["usual_s"] + 10
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_died_is_named_with_its_exception(
+    run: Clockwork, standing: Callable[[], int]
+) -> None:
+    failed_threads.clear()
+    guard = headway.Guard(model := nn.Linear(2, 1), torch.optim.SGD(model.parameters(), lr=0.1))
+
+    def fill() -> None:
+        raise KeyError(180)
+
+    with guard:
+        thread = threading.Thread(target=fill, name="filler")
+        thread.start()
+        thread.join()
+    dog = watched(run, standing())
+    run.pass_time(dog, 60)
+    (rank,) = run.events[0][1]["ranks"]
+    (failed,) = rank["failed_threads"]
+    assert (failed["name"], failed["error"]) == ("filler", "KeyError: 180")
+    assert failed["place"]["function"] == "fill"
+    failed_threads.clear()
 
 
 def test_progress_after_it_takes_it_back(run: Clockwork, standing: Callable[[], int]) -> None:

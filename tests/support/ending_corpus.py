@@ -58,9 +58,12 @@ def ending_scripts() -> list[EndingScript]:
 
 
 def blind_endings() -> list[dict[str, Any]]:
-    """The scripts of `corpus/blind_endings`, with the expectations that were wrong corrected."""
-    text = (FOLDER.parent / "blind_endings" / "cases.json").read_text(encoding="utf-8")
-    return [{**entry, **entry.get("corrected", {})} for entry in json.loads(text)]
+    """The scripts of both blind sets, with the expectations that were wrong corrected."""
+    return [
+        {**entry, **entry.get("corrected", {}), "set": name}
+        for name in ("blind_endings", "blind_endings_2")
+        for entry in json.loads((FOLDER.parent / name / "cases.json").read_text(encoding="utf-8"))
+    ]
 
 
 def run_script(entry: EndingScript, *, timeout: float = 300) -> dict[str, list[str]]:

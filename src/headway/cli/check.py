@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,11 +15,19 @@ import click
 
 from headway.cli import options
 from headway.cli.check_page import write_check_page
-from headway.cli.exit_codes import INTERRUPTED, print_message
-from headway.cli.fix import FixRequest, apply_fixes, fix_options, mark_tested, write_fixes
+from headway.cli.exit_codes import CRASHED, INTERRUPTED, print_message
+from headway.cli.fix import (
+    FixRequest,
+    ReportedLosses,
+    apply_fixes,
+    fix_options,
+    mark_tested,
+    write_fixes,
+)
 from headway.cli.options import FORMATS, is_first_rank
 from headway.cli.script_command import (
     StepProgress,
+    absolute_run_dir,
     lock_run_dir,
     redirect_script_output,
     require_torch,
@@ -27,7 +35,12 @@ from headway.cli.script_command import (
     script_arguments,
     show_crash,
 )
-from headway.core.records import StepRecord
+from headway.cli.supervised_script import (
+    files_rank,
+    find_supervisor,
+    join_parent_of_check,
+    report_vanished_check,
+)
 from headway.errors import UsageError
 from headway.output.terminal import spinner
 
@@ -35,12 +48,10 @@ if TYPE_CHECKING:
     from headway.cli.fix import FixResult
     from headway.cli.script_command import Script
     from headway.config import Settings
-    from headway.core.records import Record
     from headway.fix.fresh_run import FreshRun
     from headway.preflight.runner import CheckOptions, CheckResult
 
 
-CRASHED = 3
 UNREACHED = 2
 
 
@@ -151,18 +162,23 @@ def command(
     )
     require_torch("check")
     target = resolve_script(script, module, args)
+    supervisor = find_supervisor(files_rank(out)) if overlay is None else None
+    if supervisor is not None and (ended := supervisor.run()) is not None:
+        return report_vanished_check(ended, target, form, settings, private=out is None)
     with spinner("loading torch", delay_s=0):
         from headway.fix.fresh_run import overlay_from
         from headway.fix.proposals import propose_edits
         from headway.integrations.automatic import run_with_callbacks
         from headway.preflight.runner import CheckOptions, run_check
         from headway.torch_adapters.rng import seed_all
+    out = out and absolute_run_dir(out)
     how = CheckOptions(
         **_limits(max_steps, max_seconds),
         max_norm=clip_grad_norm,
         amp_dtype=amp_dtype,
         detect_anomaly=detect_anomaly,
         run_dir=out,
+        supervised_in=join_parent_of_check(supervisor, out),
         overfit=overfit,
     )
     progress = StepProgress(how.max_steps, how.max_seconds, how.warm_seconds)
@@ -296,20 +312,6 @@ def _describe(again: FreshRun, target: Script) -> dict[str, Any]:
         "cwd": again.cwd,
         "ranks": again.ranks,
     }
-
-
-class ReportedLosses:
-    """Collects the loss of every step that was not skipped, and passes the records on."""
-
-    def __init__(self, then: Callable[[Record], None] | None) -> None:
-        self.rows: list[tuple[int, float]] = []
-        self._then = then
-
-    def __call__(self, record: Record) -> None:
-        if isinstance(record, StepRecord) and not record.held and "loss" in record.values:
-            self.rows.append((record.step, float(record.values["loss"])))
-        if self._then is not None:
-            self._then(record)
 
 
 WARM_SECONDS, MOST_STEPS, RANK_STEPS = 30.0, 400, 20

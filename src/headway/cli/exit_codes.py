@@ -22,9 +22,16 @@ import click
 from headway.errors import HeadwayError, InternalError
 from headway.output.display_text import clean, wrap_for
 
-USAGE, INTERNAL, INTERRUPTED, OUTPUT_CLOSED = 2, 4, 130, 141
+USAGE, CRASHED, INTERNAL, INTERRUPTED, OUTPUT_CLOSED = 2, 3, 4, 130, 141
 MAX_CHAIN = 20
 """Exceptions of a chain that are looked at."""
+
+
+class OwnProcess:
+    """The object of a command that is the whole program: its process may be forked.
+
+    A command that is called from other code, a test for instance, does not have it.
+    """
 
 
 class OutputClosed(Exception):

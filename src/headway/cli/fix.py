@@ -17,11 +17,13 @@ import click
 from headway.cli import options
 from headway.cli.script_command import require_torch
 from headway.core.findings import Severity
+from headway.core.records import StepRecord
 from headway.errors import UnreadableInput, UsageError
 from headway.output.terminal import TerminalPage, spinner
 from headway.output.view import plural
 
 if TYPE_CHECKING:
+    from headway.core.records import Record
     from headway.fix.fresh_run import FreshRun, RunResult
     from headway.fix.session import FixOutcome, FixSession
     from headway.report import Report
@@ -328,3 +330,17 @@ def _incident_finding(code: str, explanation: Any) -> dict[str, Any]:
         "evidence": {},
         "remedies": [remedy.to_dict() for remedy in summary.remedies()],
     }
+
+
+class ReportedLosses:
+    """Collects the loss of every step that was not skipped, and passes the records on."""
+
+    def __init__(self, then: Callable[[Record], None] | None) -> None:
+        self.rows: list[tuple[int, float]] = []
+        self._then = then
+
+    def __call__(self, record: Record) -> None:
+        if isinstance(record, StepRecord) and not record.held and "loss" in record.values:
+            self.rows.append((record.step, float(record.values["loss"])))
+        if self._then is not None:
+            self._then(record)

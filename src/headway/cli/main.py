@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
-from headway.cli.exit_codes import OutputClosed, run_to_exit_code
+from headway.cli.exit_codes import OutputClosed, OwnProcess, run_to_exit_code
 
 COMMANDS = {
     "demo": "Watch a run fail and recover. Takes about a minute on a CPU.",
@@ -110,4 +110,4 @@ def main() -> NoReturn:
         # A character that the terminal cannot show is escaped instead of raising an error.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    cli.main(prog_name="headway")
+    cli.main(prog_name="headway", obj=OwnProcess())

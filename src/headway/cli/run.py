@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -31,8 +30,12 @@ from headway.cli.script_command import (
     show_crash,
     torchrun_rank,
 )
-from headway.errors import UsageError
-from headway.output.notices import Notifier, notification_targets
+from headway.cli.supervised_script import (
+    find_supervisor,
+    join_supervisor,
+    report_vanished_run,
+)
+from headway.output.notices import notification_targets
 from headway.output.terminal import spinner
 from headway.rundir.remote_run import staging_folder
 from headway.rundir.run_lock import start_time
@@ -40,9 +43,8 @@ from headway.rundir.run_lock import start_time
 if TYPE_CHECKING:
     from headway.cli.script_command import Script
     from headway.config import Settings
-    from headway.guard.endings.supervisor import ChildEnd, Supervisor
+    from headway.guard.endings.supervisor import Supervisor
     from headway.guard.script.guarded_run import GuardedRunResult
-    from headway.report import Report
 
 RUNS = Path("headway-runs")
 
@@ -123,20 +125,18 @@ def command(
     notification_targets(notify)  # a command that does not exist is a mistake of now
     target = resolve_script(script, module, args)
     launcher = os.getppid()
-    supervisor = _supervisor(restarts)
+    supervisor = find_supervisor(torchrun_rank(), restarts)
     if supervisor is not None and (ended := supervisor.run(restarts)) is not None:
-        return _report_vanished(ended, target, form, settings, fail_on, notify)
+        return report_vanished_run(ended, target, form, settings, fail_on, notify)
     with spinner("loading torch", delay_s=0):
         from headway.guard.endings.failure import worker_signals_ignored
         from headway.guard.script.guarded_run import run_guarded
         from headway.integrations.automatic import run_with_callbacks
-        from headway.torch_adapters.process_state.parent_process import end_with_parent
     folder = _choose_folder(target, launcher) if out is None else absolute_run_dir(out)
     if supervisor is not None:
-        end_with_parent(signal.SIGTERM, supervisor.pid)
         # The parent watches the local files of a run in a store.
         local = staging_folder(folder) if isinstance(folder, str) else folder
-        agreed = supervisor.agree_on_folder(local)
+        agreed = join_supervisor(supervisor, local)
         folder = folder if isinstance(folder, str) else agreed
     steps = StepProgress() if progress and is_first_rank() else None
     with (
@@ -186,69 +186,9 @@ def _report_outcome(
     return done.status
 
 
-def _supervisor(restarts: int) -> Supervisor | None:
-    """The parent of the process that trains; None where this process cannot be one."""
-    from headway.guard.endings.supervisor import Supervisor, can_supervise
-
-    if restarts and os.environ.get("TORCHELASTIC_RUN_ID"):
-        raise UsageError("--restarts cannot restart all ranks: use `torchrun --max-restarts N`")
-    if can_supervise():
-        return Supervisor(torchrun_rank(), print_message)
-    if restarts:
-        raise UsageError("--restarts needs an operating system with fork(), such as Linux")
-    return None
-
-
 def _judged(settings: Settings, fail_on: str | None) -> Settings:
     """The settings with the severity that fails: `run` ignores that of the settings file."""
     return replace(settings, fail_on=fail_on or "never")
-
-
-def _report_vanished(
-    ended: ChildEnd,
-    target: Script,
-    form: str,
-    settings: Settings,
-    fail_on: str | None,
-    notify: Sequence[str],
-) -> int:
-    """Print what a process that vanished could not print; returns the exit code."""
-    if ended.run_dir is None and ended.status > 128:
-        number = ended.status - 128
-        print_message(f"the process was ended by signal {number} before the script started")
-    if ended.recorded or ended.run_dir is None:
-        return ended.status
-    from headway.postmortem.diagnose import diagnose
-
-    report = replace(diagnose(ended.run_dir), command="run")
-    [report] = options.suppress_known([report], settings)
-    if notify and is_first_rank():
-        notifier = Notifier(notify, ended.run_dir.name, lambda _, text: print_message(text))
-        for cause in report.causes[:1]:
-            notifier.finding(cause.root)
-        notifier.ended(f"ended with status {ended.status}", None)
-    if not is_first_rank():
-        for finding in report.findings:
-            print_message(f"{finding.code} {finding.name}: {finding.message}")
-    elif form == "text":
-        _write_report(report, ended.run_dir)
-    else:
-        extra = {"run_dir": str(ended.run_dir)}
-        reports = [(Path(str(target)), report)]
-        options.print_reports(form, reports, extra=extra, settings=_judged(settings, fail_on))
-    if ended.status == 0 and fail_on is not None:
-        return int(report.fails(fail_on))
-    return ended.status
-
-
-def _write_report(report: Report, folder: Path) -> None:
-    from headway.output.console import ReportPrinter
-    from headway.output.display_text import shorten_local_paths
-    from headway.output.terminal import TerminalPage
-
-    page = TerminalPage(sys.stdout)
-    ReportPrinter(page).write(report, "headway")
-    page.next(f"headway diagnose {shlex.quote(shorten_local_paths(str(folder)))}")
 
 
 def _choose_folder(target: Script, launcher: int) -> Path:

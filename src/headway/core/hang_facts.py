@@ -32,6 +32,9 @@ SILENT = "silent"
 
 WORKER = "a DataLoader worker"
 """What a rank waits for if no batch arrives."""
+QUEUE, LOCK, FUTURE = "a queue", "a lock or a thread", "a future"
+WAITS_FOR_THREAD = (QUEUE, LOCK, FUTURE)
+"""What another thread of the process has to provide."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,20 @@ class CollectiveFacts(FactTable):
 
 
 @dataclass(frozen=True)
+class FailedThread(FactTable):
+    """A thread that an exception has ended."""
+
+    name: Text
+    error: Text
+    place: Place
+
+    def __str__(self) -> str:
+        """`thread Thread-1 (fill) died with KeyError: 180 at train.py:18`."""
+        at = f" at {say_place(self.place)}" if self.place.file else ""
+        return f"thread {self.name} died with {self.error}{at}"
+
+
+@dataclass(frozen=True)
 class RankPlace(FactTable):
     """Where one rank is."""
 
@@ -84,6 +101,8 @@ class RankPlace(FactTable):
     stack: Names
     threads: Names
     """Lines of the other threads."""
+    failed_threads: list[FailedThread]
+    """Threads that an exception has ended, where it waits for another thread; the latest last."""
 
     @property
     def number(self) -> int:

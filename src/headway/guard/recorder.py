@@ -134,6 +134,19 @@ class Recorder:
             else HeartbeatWriter.open(self.writer.path, rank=rank, segment=self._segment)
         )
 
+    def leave_trail(self, folder: Path) -> None:
+        """Also write records and heartbeat to a folder for the parent process alone.
+
+        It reports from them if this process vanishes. Nothing else uses the folder: a run without a
+        run directory stays one.
+        """
+        trail = RunDirWriter(folder, notify=logger.debug)
+        self.listeners.append(
+            lambda record: trail.write(record, now=type(record) is not StepRecord)
+        )
+        self.end_listeners.append(lambda status, steps: trail.close())
+        self.heartbeat = HeartbeatWriter.open(folder, rank=0, segment=self._segment)
+
     @property
     def segment(self) -> int:
         """The segment that is being written."""

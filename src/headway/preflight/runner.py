@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from headway.config import Settings
 from headway.core.records import Record, SetupRecord
 from headway.errors import TrainingHalted
+from headway.guard.endings.crash_stack import write_crash_stack
 from headway.guard.measure.sampling import FULL_SAMPLING
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.snapshots import Snapshots
@@ -37,6 +38,7 @@ from headway.torch_adapters.autocast_regions import regions_disabled
 from headway.torch_adapters.compat import accelerator_type
 from headway.torch_adapters.device_failure.lost_device import is_device_error, mark_device_lost
 from headway.torch_adapters.frames import warnings_at_user_lines
+from headway.torch_adapters.process_groups import rank_group
 
 # Overrides the precision of the script (--amp-dtype).
 
@@ -110,6 +112,9 @@ class CheckOptions:
     detect_anomaly: bool | None = None
     """On, off, or None for no change."""
     run_dir: str | Path | None = None
+    supervised_in: Path | None = None
+    """The folder from which the parent process reports if this process vanishes: the run directory,
+    or a folder of its own if there is none."""
     overfit: bool = False
     """Whether to test that the model can overfit one batch."""
     trained: tuple[nn.Module, Optimizer] | None = None
@@ -146,8 +151,12 @@ def run_check(
     ended = _Ending()
     tables = _Tables()
     launch.on_recorder.append(lambda recorder: _add_listeners(recorder, tables, on_record))
+    private = how.supervised_in if how.run_dir is None else None
+    if private is not None:
+        launch.on_recorder.append(lambda recorder: recorder.leave_trail(private))
     with ExitStack() as stack:
         for around in (
+            write_crash_stack(how.supervised_in, 0 if private else rank_group.own_rank()),
             _force_eager(),
             warnings_at_user_lines(),
             _silence_notices(),

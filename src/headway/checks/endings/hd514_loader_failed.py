@@ -45,7 +45,7 @@ class LoaderFailed(HangCheck):
     severity = Severity.ERROR
     summary = "the data pipeline raised, or a worker died or stalled"
     needs = Needs(signals=(ENDING,), kinds=(EventRecord,), events=(LOADER_FAILED, HANG, END))
-    explains = ("HD914",)
+    explains = ("HD914", "HD608")
     ends_run = True
 
     def observe(self, record: EventRecord) -> Iterable[Finding]:

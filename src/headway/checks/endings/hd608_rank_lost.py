@@ -75,7 +75,7 @@ class RankLost(Check):
         kinds=(EventRecord,),
         events=(RANK_LOST, *_FAILURES, INTERRUPTED, END, SCAN, UNEVEN),
     )
-    explains = ("HD914",)
+    explains = ("HD914", "HD915")
     ends_run = True
 
     def start(self) -> None:

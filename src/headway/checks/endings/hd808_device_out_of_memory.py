@@ -52,7 +52,7 @@ class DeviceOutOfMemory(Check):
     severity = Severity.ERROR
     summary = "the GPU ran out of memory"
     needs = Needs(kinds=(EventRecord,), events=(OUT_OF_MEMORY,))
-    explains = ()
+    explains = ("HD608",)
     ends_run = True
 
     def observe(self, record: EventRecord) -> Iterable[Finding]:

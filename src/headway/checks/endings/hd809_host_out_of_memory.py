@@ -44,7 +44,7 @@ class HostOutOfMemory(Check):
     severity = Severity.ERROR
     summary = "the host ran out of memory"
     needs = Needs(kinds=(EventRecord,), events=(OUT_OF_MEMORY,))
-    explains = ("HD913",)
+    explains = ("HD913", "HD608")
     ends_run = True
 
     def observe(self, record: EventRecord) -> Iterable[Finding]:

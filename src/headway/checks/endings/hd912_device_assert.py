@@ -46,7 +46,7 @@ class DeviceAssert(Check):
     severity = Severity.ERROR
     summary = "a CUDA kernel failed an assertion"
     needs = Needs(kinds=(EventRecord,), events=(DEVICE_ASSERT,))
-    explains = ()
+    explains = ("HD608",)
     ends_run = True
 
     def observe(self, record: EventRecord) -> Iterable[Finding]:

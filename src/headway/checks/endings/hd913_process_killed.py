@@ -18,6 +18,7 @@ MEANINGS = {
     "SIGILL": "native code was built for another CPU",
     "SIGXCPU": "the CPU time limit was reached",
 }
+AMPLE_SHARE = 0.5
 NATIVE = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL")
 
 
@@ -34,14 +35,15 @@ class ProcessKilled(Check):
 
     ## How it is measured
     Every rank writes a heartbeat into memory that survives it: steps, phase, and about once a
-    second the line. Under `headway run` a small parent process reads the signal and the memory, and
-    faulthandler writes the stack of a crash in native code. Without `headway run`, `diagnose` finds
-    a heartbeat whose process no longer exists and recorded no end.
+    second the line. Under `headway run` and `headway check` a small parent process reads the signal
+    and the memory, and faulthandler writes the stack of a crash in native code. Without it,
+    `diagnose` finds a heartbeat whose process no longer exists and that
+    recorded no end.
 
     ## False alarms
     A process that still runs is never reported. On another computer, it counts as gone after 30
     minutes without a heartbeat. SIGTERM and Ctrl-C are interruptions (HD915), and
-    `os._exit(0)` under `headway run` is a normal end.
+    `os._exit(0)` under `headway run` or `headway check` is a normal end.
 
     ## What to do
     SIGKILL: compare the memory with the limit; ask for more memory, or use fewer DataLoader
@@ -58,15 +60,16 @@ class ProcessKilled(Check):
     severity = Severity.ERROR
     summary = "the process disappeared: killed by a signal, or ended by os._exit()"
     needs = Needs(signals=(ENDING,), kinds=(EventRecord,), events=(KILLED,))
-    explains = ()
+    explains = ("HD608",)
     ends_run = True
 
     def observe(self, record: EventRecord) -> Iterable[Finding]:
         facts = KilledFacts.of_event(record)
         name = _signal_name(facts.signal)
+        memory = _memory(facts) if _may_be_memory(name, facts) else ""
         yield self.find(
             record,
-            f"{_what(facts, name)} {_when(facts, record.step)}{_memory(facts)}",
+            f"{_what(facts, name)} {_when(facts, record.step)}{memory}",
             subject=f"rank {record.rank}",
             where=facts.place.where(rank=record.rank),
             remedies=_remedies(name, facts),
@@ -105,11 +108,22 @@ _DOING = {
 }
 
 
+def _may_be_memory(name: str | None, facts: KilledFacts) -> bool:
+    """Whether memory that ran out can end a process like this."""
+    return name == "SIGKILL" or (name is None and facts.exit is None)
+
+
 def _memory(facts: KilledFacts) -> str:
     used, limit = facts.memory.get("tree"), facts.memory.get("bound")
     if not isinstance(used, int) or not isinstance(limit, int):
         return ""
     return f", with {say_bytes(used)} of {say_bytes(limit)} of memory in use"
+
+
+def _was_ample(facts: KilledFacts) -> bool:
+    """Whether at most half of the memory was in use, a second before the end at most."""
+    used, limit = facts.memory.get("tree"), facts.memory.get("bound")
+    return isinstance(used, int) and isinstance(limit, int) and used <= AMPLE_SHARE * limit
 
 
 def _remedies(name: str | None, facts: KilledFacts) -> list[str]:
@@ -118,7 +132,17 @@ def _remedies(name: str | None, facts: KilledFacts) -> list[str]:
             "Look at the named line and the native extension that it calls.",
             *(["Enlarge /dev/shm: `docker run --shm-size=8g`."] if name == "SIGBUS" else []),
         ]
-    if name == "SIGKILL" or (name is None and facts.exit is None):
+    if facts.exit is not None and name is None:
+        return [
+            "Search the script and its libraries for `os._exit`: it skips `finally`, `atexit` and "
+            "the traceback. `sys.exit` or an exception leaves the reason."
+        ]
+    if _may_be_memory(name, facts) and _was_ample(facts):
+        return [
+            "Memory was not short. Look for a time limit or a preemption (`sacct`, `kubectl "
+            "describe pod`), or another process that sends SIGKILL."
+        ]
+    if _may_be_memory(name, facts):
         return [
             "Compare the job's memory with its limit (`sacct`, `kubectl describe pod`, `dmesg`): "
             "the kernel kills a process without a message.",

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from headway.checks.endings._shared import HangCheck
 from headway.core.check import Needs
 from headway.core.ending_facts import END, ENDING, HANG
 from headway.core.findings import Finding, Severity, Where
-from headway.core.hang_facts import WORKER, HangFacts, RankPlace, say_positions
+from headway.core.hang_facts import (
+    WORKER,
+    FailedThread,
+    HangFacts,
+    RankPlace,
+    say_positions,
+)
 from headway.core.records import EventRecord, record_at
 
 
@@ -16,7 +22,8 @@ class RunHung(HangCheck):
     ## What it checks
     Whether the time without progress is far longer than the run's own longest pause, on all ranks
     at once. It names the line at which every rank waits and, where ranks differ, the rank that the
-    others wait for.
+    others wait for. If the training waits for another thread and an exception has ended one, it
+    names that exception and its line.
 
     ## Why it matters
     A hang raises no error: schedulers and restart policies see a healthy process and the GPUs stay
@@ -69,6 +76,9 @@ class RunHung(HangCheck):
         culprit = facts.culprit
         several = len(facts.ranks) > 1
         where = culprit.place.where() if culprit is not None else Where()
+        failed = culprit.failed_threads if culprit is not None else []
+        if failed and failed[-1].place.file:
+            where = failed[-1].place.where()
         rank = culprit.rank if culprit is not None and several else None
         ended = "; the process was ended by hang_timeout" if facts.timed_out else ""
         subject = "no rank made progress" if several else "no progress"
@@ -77,7 +87,7 @@ class RunHung(HangCheck):
         yield self.find(
             record_at(self.moment),
             f"{subject} for {facts.idle_s or 0:.0f} s (longest pause before: "
-            f"{facts.usual_s or 0:.0f} s){ended}. {_capital(position)}",
+            f"{facts.usual_s or 0:.0f} s){ended}{_say_failed(failed)}. {_capital(position)}",
             where=Where(where.file, where.line, where.function, rank=rank),
             remedies=_remedies(facts, culprit),
             idle_s=facts.idle_s,
@@ -86,8 +96,13 @@ class RunHung(HangCheck):
             suspects=[int(number) for number in facts.suspects],
             stack=culprit.stack if culprit is not None else [],
             threads=culprit.threads if culprit is not None else [],
+            failed_threads=[str(item) for item in failed] or None,
             not_heard=facts.unheard,
         )
+
+
+def _say_failed(threads: Sequence[FailedThread]) -> str:
+    return f"; {threads[-1]}" if threads else ""
 
 
 def _capital(text: str) -> str:
@@ -96,7 +111,12 @@ def _capital(text: str) -> str:
 
 def _remedies(facts: HangFacts, culprit: RankPlace | None) -> list[str]:
     found = []
-    if culprit is not None and culprit.within == WORKER:
+    if culprit is not None and culprit.failed_threads:
+        found.append(
+            "Catch the exception in the thread and pass it to the training, for example through "
+            "the queue: a thread that dies ends nothing else."
+        )
+    elif culprit is not None and culprit.within == WORKER:
         found.append(
             "A DataLoader worker is stuck: look at what the data set reads, pass `timeout=60` to "
             "the DataLoader to get an error instead, and try `num_workers=0`."

@@ -12,21 +12,32 @@ import os
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import util
 from types import TracebackType
 from typing import Any
 
-from headway.guard.endings.failure import FailureMoment, keep_reserve, record_failure
+from headway.guard.endings.failure import (
+    FailureMoment,
+    describe_error,
+    keep_reserve,
+    read_stack,
+    record_failure,
+)
 from headway.guard.recorder import Recorder
 from headway.guard.step_outcomes import StepCounter
+from headway.torch_adapters.frames import find_user_location
 from headway.torch_adapters.patching import wrap_function
 
 _open: weakref.WeakSet[OpenRun] = weakref.WeakSet()
 _previous: list[Any] = []
 """The hooks that were installed before ours: (sys.excepthook, threading.excepthook, what restores
 os._exit)."""
+failed_threads: deque[dict[str, Any]] = deque(maxlen=8)
+"""The last threads that an exception has ended, as `FailedThread` facts. The run goes on without
+them, and may wait for one of them for ever."""
 FLUSH_SECONDS = 2.0
 """How long `os._exit` may wait for the buffer. Another thread may be stuck while it writes."""
 
@@ -142,10 +153,20 @@ def _exception_hook(
     _previous[0][0](kind, error, trace)
 
 
+def _describe_thread(name: str, error: BaseException) -> dict[str, Any]:
+    place = find_user_location(read_stack(error))
+    return {
+        "name": name,
+        "error": describe_error(error),
+        "place": {} if place is None else place.to_dict(),
+    }
+
+
 def _thread_hook(args: threading.ExceptHookArgs) -> None:
     if args.exc_value is not None:
         with suppress(Exception):
             name = args.thread.name if args.thread is not None else "a thread"
+            failed_threads.append(_describe_thread(name, args.exc_value))
             for run in list(_open):
                 run.thread_failed(args.exc_value, name)
     _previous[0][1](args)

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 MAX_TEXT = 4000
 """Characters of an exception's message that an event contains."""
+MAX_LINE = 300
+"""Characters of its first line that a message contains."""
 LINES_AROUND = 2
 """Lines of source shown before and after the line that raised."""
 STOPPING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -242,7 +244,10 @@ def describe_error(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"SystemExit: the script exited with {error.code!r}"
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    text = lines[0] if len(lines[0]) <= MAX_LINE else f"{lines[0][:MAX_LINE].rsplit(' ', 1)[0]} …"
+    return f"{type(error).__name__}: {text}"
 
 
 def read_stack(error: BaseException) -> list[Location]:

@@ -6,7 +6,16 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from headway.core.hang_facts import ELSEWHERE, WAITING, WORKER
+from headway.core.hang_facts import (
+    ELSEWHERE,
+    FUTURE,
+    LOCK,
+    QUEUE,
+    WAITING,
+    WAITS_FOR_THREAD,
+    WORKER,
+)
+from headway.guard.endings.exit_hooks import failed_threads
 from headway.torch_adapters.frames import Location
 from headway.torch_adapters.process_state.flight_recorder import (
     RecordedCollective,
@@ -25,9 +34,9 @@ _WAITS = (
     ("torch/utils/data/dataloader.py", WORKER),
     ("subprocess.py", "a subprocess"),
     ("multiprocessing/", "another process"),
-    ("concurrent/futures/", "a future"),
-    ("queue.py", "a queue"),
-    ("threading.py", "a lock or a thread"),
+    ("concurrent/futures/", FUTURE),
+    ("queue.py", QUEUE),
+    ("threading.py", LOCK),
     ("socket.py", "the network"),
     ("ssl.py", "the network"),
 )
@@ -68,6 +77,7 @@ def describe_position(
         "threads": [f"{item.name}: {item.describe()[0]}" for item in stacks if item is not stack][
             :SHOWN_FRAMES
         ],
+        "failed_threads": list(failed_threads) if within in WAITS_FOR_THREAD else [],
         "calls": [call.to_dict() for call in calls],
     }
 

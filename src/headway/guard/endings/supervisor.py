@@ -1,8 +1,8 @@
 """Starts the training in a child process and outlives it; standard library only.
 
-`headway run` forks before torch is imported. The child trains; the parent waits, passes signals on,
-and reads the memory of the child once a second. When the child vanishes without recording its end
-(SIGKILL, a segmentation fault, `os._exit`), the parent records it.
+`headway run` and `headway check` fork before torch is imported. The child trains; the parent waits,
+passes signals on, and reads the memory of the child once a second. When the child vanishes without
+recording its end (SIGKILL, a segmentation fault, `os._exit`), the parent records it.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ class ChildEnd:
     """The run directory; None if the child has not chosen one."""
     failed: bool
     """Whether it did not end in good order, and was not stopped on purpose."""
+    steps: int = 0
+    """Optimizer steps that it had begun."""
 
 
 class Supervisor:
@@ -198,12 +200,14 @@ class Supervisor:
         number = -code if code < 0 else None
         shell = code if number is None else 128 + number
         heartbeat, folder = self._heartbeat(child), self._learn_folder()
+        steps = 0 if heartbeat is None else heartbeat.steps
         if heartbeat is not None and heartbeat.state != "running":
             return ChildEnd(shell, True, folder, failed=heartbeat.state == "failed")
         if folder is None or (heartbeat is None and code in NOT_STARTED):
             return ChildEnd(shell, True, folder, failed=False)
         self._record(folder, heartbeat, code, number)
-        return ChildEnd(shell, False, folder, failed=code != 0 and number not in INTERRUPTING)
+        failed = code != 0 and number not in INTERRUPTING
+        return ChildEnd(shell, False, folder, failed=failed, steps=steps)
 
     def _memory_event(
         self, step: int, facts: dict[str, Any]

@@ -1,0 +1,20 @@
+"""A sanity check of the user leaves with sys.exit(1)."""
+
+import sys
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+for step in range(100):
+    x = torch.randn(16, 8)
+    loss = (model(x) - x.mean(1, keepdim=True)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step == 40 and loss.item() < 1e9:
+        print("the loss is not what we hoped for", file=sys.stderr)
+        sys.exit(1)  # HERE
