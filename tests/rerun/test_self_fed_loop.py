@@ -26,7 +26,7 @@ from headway.config import Settings
 from headway.guard import optimizer_step
 from headway.guard.measure.step_record import HostTransfer
 from headway.guard.script.launcher import ScriptLauncher
-from headway.rerun.strategies import iteration_state
+from headway.rerun.strategies import iteration_state, loop_follower
 from headway.torch_adapters import rng
 
 STEPS, BAD = 14, 9
@@ -628,6 +628,29 @@ def test_batches_drawn_by_hand_from_a_loader_are_given_again(bad: int, idle: boo
     assert_same(runs[0].everything(), runs[1].everything())
 
 
+def test_a_loop_over_batches_is_not_followed_once_a_batch_was_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first batch of a script comes before its guard."""
+    kept: list[Any] = []
+    monkeypatch.setattr(
+        loop_follower,
+        "IterationState",
+        lambda *of: kept.append(of) or iteration_state.IterationState(*of),
+    )
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with ScriptLauncher(settings=Settings(), policy=Policy()) as launch:
+        for (x,) in DataLoader(TensorDataset(torch.rand(12, 3)), batch_size=2):
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+    assert launch.guard is not None
+    assert launch.guard.step == 6
+    assert len(kept) == 1
+    launch.close()
+
+
 def test_reading_a_frame_keeps_nothing_alive() -> None:
     """Older Pythons keep a copy of the variables that were asked for, and all tensors with it."""
     step, large = 3, torch.rand(4)
@@ -650,7 +673,9 @@ def test_the_variables_that_somebody_asked_for_stay_theirs() -> None:
 
 def test_pythons_random_state_is_read_as_it_is() -> None:
     random.seed(5)
-    for draw in (random.random, lambda: random.gauss(0, 1), lambda: random.seed(6)):
+    random.random()
+    draws = (random.random, lambda: random.gauss(0, 1), lambda: random.seed(6))
+    for draw in (*draws, lambda: [random.getrandbits(32) for _ in range(624)]):
         before = rng.RngState()
         draw()
         expected = random.getstate()
@@ -658,6 +683,19 @@ def test_pythons_random_state_is_read_as_it_is() -> None:
         before.restore()
         now.restore()
         assert random.getstate() == expected
+
+
+def test_numpys_random_state_is_read_as_it_is() -> None:
+    np.random.seed(5)
+    np.random.random()
+    for draw in (np.random.random, lambda: np.random.bytes(4 * 624)):
+        before = rng.RngState()
+        draw()
+        expected = np.random.get_state(legacy=False)
+        now = rng.RngState()
+        before.restore()
+        now.restore()
+        assert str(np.random.get_state(legacy=False)) == str(expected)
 
 
 def test_an_object_that_cannot_be_looked_at_costs_the_line_and_nothing_else(

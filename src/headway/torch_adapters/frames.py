@@ -191,6 +191,17 @@ def find_frame(code: CodeType, frame: FrameType | None, most: int) -> FrameType 
     return None
 
 
+def find_user_frame(frame: FrameType | None, most: int) -> FrameType | None:
+    """The innermost frame that runs the user's own code: `frame` itself or one that called it."""
+    while frame is not None and most > 0:
+        file = frame.f_code.co_filename
+        if not is_internal_file(file) and not is_installed_file(file):
+            return frame
+        frame = frame.f_back
+        most -= 1
+    return None
+
+
 def find_caller(names: Collection[str], most: int) -> FrameType | None:
     """The innermost frame that runs a function of one of these names, among the callers of the
     function that asks."""

@@ -20,6 +20,9 @@ from headway.torch_adapters.private_parts import private_part
 
 MT19937_BYTES = 624 * 4 + 4
 """624 words and the position among them."""
+PROBE_BYTES = 64
+"""The position and some words next to it. A draw moves the position, every 624th draw and every
+new seed change all words: two states with one probe are the same state."""
 
 
 class RngState:
@@ -71,7 +74,7 @@ class RngState:
 
 
 _python_known: tuple[bytes, Any, Any] | None = None
-"""The memory of Python's generator, its spare normal number and its state when last asked: the
+"""The probe of Python's generator, its spare normal number and its state when last asked: the
 state is a tuple of 625 integers, and few trainings draw from it at every step."""
 
 
@@ -80,7 +83,7 @@ def _pythons() -> Any:
     generator: Any = random.getstate.__self__  # type: ignore[attr-defined]
     if _read_memory is None or not _python_memory_is_known():
         return random.getstate()
-    memory = _read_memory(id(generator) + object.__basicsize__, MT19937_BYTES)
+    memory = _read_memory(id(generator) + object.__basicsize__, PROBE_BYTES)
     known, spare = _python_known, generator.gauss_next
     if known is None or known[0] != memory or known[1] != spare:
         known = _python_known = (memory, spare, random.getstate())
@@ -105,7 +108,7 @@ _read_memory: Callable[[int, int], bytes] | None = private_part(
     without="NumPy is asked for its random state at every step, which takes longer",
 )
 _numpy_known: tuple[Any, int, bytes, Any] | None = None
-"""NumPy's bit generator, the address of its memory, the memory and the state when last asked:
+"""NumPy's bit generator, the address of its probe, the probe and the state when last asked:
 asking takes longer than all the others together, and few trainings draw from it at every step."""
 
 
@@ -117,8 +120,11 @@ def _numpys() -> Any:
     if type(generator).__name__ != "MT19937" or _read_memory is None:
         return numpy.random.get_state(legacy=False)
     known = _numpy_known if _numpy_known is not None and _numpy_known[0] is generator else None
-    address = generator.ctypes.state_address if known is None else known[1]
-    memory = _read_memory(address, MT19937_BYTES)
+    if known is None:  # the position comes after the words
+        address = generator.ctypes.state_address + MT19937_BYTES - PROBE_BYTES
+    else:
+        address = known[1]
+    memory = _read_memory(address, PROBE_BYTES)
     if known is None or known[2] != memory:
         known = (generator, address, memory, numpy.random.get_state(legacy=False))
         _numpy_known = known

@@ -67,6 +67,8 @@ class LoopFollower:
         self._latest = latest
         self._known: dict[tuple[CodeType, int], LoopSource | NoLoop] = {}
         self._loop: LoopSource | None = None
+        self._before_batches = False
+        """Whether a loop was found before the first batch was seen: it may be one over batches."""
         self._moving = MovingState()
         self._moving_loop: LoopSource | None = None
         self._searched_frame = 0
@@ -152,6 +154,9 @@ class LoopFollower:
         return loop, inside
 
     def _find(self, frame: FrameType | None) -> tuple[LoopSource, FrameType] | NoLoop:
+        if self._before_batches and self._latest() is not None:
+            self._before_batches, self._loop = False, None
+            self._known.clear()
         for loop in (self._loop, None):
             found = loop or self._look_up(frame)
             if isinstance(found, NoLoop):
@@ -163,13 +168,14 @@ class LoopFollower:
         return NoLoop(NO_LOOP)
 
     def _look_up(self, frame: FrameType | None) -> LoopSource | NoLoop:
-        user = next(user_frames(frame, MAX_FRAMES), None)
+        user = find_user_frame(frame, MAX_FRAMES)
         if user is None:
             return NoLoop(NO_LOOP)
         key = (user.f_code, user.f_lineno)
         found = self._known.get(key)
         if found is None:
             found = find_loop(frame)
+            self._before_batches = self._before_batches or self._latest() is None
             if isinstance(found, LoopSource) and self._over_batches(found, frame):
                 found = NoLoop(found.obstacle) if found.obstacle else OVER_BATCHES
             elif isinstance(found, NoLoop) or found.obstacle:
