@@ -59,6 +59,12 @@ class Setting:
     at: int = 100
 
     @property
+    def cause(self) -> int:
+        """The first step at which what goes wrong can be seen; a warning before it is luck."""
+        begins = [begin for begin, _, _, _ in self.changes]
+        return max(begins, default=self.at if self.schedule == "ramp" else 0)
+
+    @property
     def name(self) -> str:
         words = [self.family, self.task, self.form, self.optimizer, f"{self.rate:g}"]
         return f"{' '.join(word for word in words if word)} #{self.seed}"
