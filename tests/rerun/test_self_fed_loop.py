@@ -484,7 +484,7 @@ UNREPEATABLE = {
     asking_an_iterator: "its loop consumes an iterator (`source`)",
     drawing_in_between: "random numbers were drawn between the previous step and this iteration",
     yielding_within: "yields",
-    rebinding: "it has bound `hidden` anew",
+    rebinding: "it assigned `hidden` again",
     at_once: "it was the first of its loop",
     popping: "it computed a different `x`: something that it reads has changed",
 }

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from headway.output.notices import logger
 from headway.rerun.strategies import iteration_state
 from headway.rerun.strategies.iteration_state import IterationState, MovingState
-from headway.rerun.strategies.lifted_body import read_variables, user_frames
+from headway.rerun.strategies.lifted_body import read_variables
 from headway.rerun.strategies.loop_body import match_loop_variable
 from headway.rerun.strategies.loop_source import (
     MAX_FRAMES,
@@ -33,7 +33,7 @@ from headway.rerun.strategies.loop_source import (
     find_loop,
     find_part,
 )
-from headway.torch_adapters.frames import current_frame, find_frame
+from headway.torch_adapters.frames import current_frame, find_frame, find_user_frame
 
 if TYPE_CHECKING:
     from headway.rerun.recorded_batch import RecordedBatch
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 MAX_STEP_LINES = 64
 """Lines with an optimizer step that are remembered; a script that generates code has many."""
 MAX_SEARCHES = 8
-"""How often in a row the objects of a function are searched anew: it may get others each time."""
+"""How often in a row the objects of a function are searched again: it may get others each time."""
 FIRST_ITERATION = "it was the first of its loop, and the state in which it began is not known"
 
 
