@@ -456,3 +456,26 @@ def test_a_line_marked_as_one_of_gradients(tmp_path: Path) -> None:
 def test_the_total_of_gradients_is_no_loss(tmp_path: Path) -> None:
     log = log_of(tmp_path, [f"[grad] step {n} total: {n + 1}.5" for n in range(5)])
     assert list(log.table.series) == ["global_grad_norm"]
+
+
+def test_a_log_without_numbers_has_an_end(tmp_path: Path) -> None:
+    path = tmp_path / "job.out"
+    path.write_text("loading the data\nstarting\nKilled\n", encoding="utf-8")
+    report = headway.diagnose(path)
+    assert (str(report.verdict), [item.code for item in report.findings]) == ("failed", ["HD913"])
+    path.write_text("loading the data\nstarting\ndone\n", encoding="utf-8")
+    with pytest.raises(UnreadableInput, match="is not supported"):
+        headway.diagnose(path)
+
+
+def test_a_collective_that_timed_out_has_its_rank_and_time(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    rows = [f"step {step} loss {3 - step / 50:.3f}" for step in range(60)]
+    timeout = (
+        "[rank3]:[E1102 03:11:09.1 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective "
+        "operation timeout: WorkNCCL(SeqNum=18, OpType=ALLREDUCE, NumelIn=8, Timeout(ms)=600000) "
+        "ran for 600012 milliseconds before timing out."
+    )
+    path.write_text("\n".join([*rows, timeout]) + "\n", encoding="utf-8")
+    [finding] = [item for item in headway.diagnose(path).findings if item.code == "HD914"]
+    assert finding.message == "no progress for 600 s. Rank 3 waits in allreduce"

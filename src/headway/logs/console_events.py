@@ -279,6 +279,20 @@ ENDING_CODES = {
 """Kinds of endings and the check of each; a kind without a check of its own is a crash."""
 
 
+_TIMEOUT = re.compile(r"OpType=(\w{1,40}).{0,400}?ran for (\d{1,12}) milliseconds")
+_OF_RANK = re.compile(r"\[Rank (\d{1,6})\]|\[rank(\d{1,6})\]")
+
+
+def _read_timeout(text: str) -> dict[str, Any]:
+    """The rank, the collective and the seconds, from the watchdog of a process group."""
+    found, rank = _TIMEOUT.search(text), _OF_RANK.search(text)
+    if found is None:
+        return {}
+    number = int(rank[1] or rank[2]) if rank else 0
+    place = {"rank": number, "state": "waiting", "within": found[1].lower()}
+    return {"idle_s": int(found[2]) / 1000, "ranks": [place]}
+
+
 def find_ending(after_last_row: Sequence[LogEvent]) -> LogEvent | None:
     """How the run ended, from the events after its last row; None if nothing shows that it
     failed."""
@@ -306,6 +320,8 @@ def find_ending(after_last_row: Sequence[LogEvent]) -> LogEvent | None:
         data["memory_of"] = "device" if _DEVICE_MEMORY.search(error) else "host"
         if asked := _ASKED.search(error):
             data["requested"] = int(float(asked[1]) * 1024 ** "KMGT".index(asked[2]) * 1024)
+    elif kind == "hang":
+        data |= _read_timeout(error)
     elif kind == "killed" and kind not in known:
         data["error"] = f"killed by signal {data.get('signal')} (the log ends with: {error})"
     return LogEvent(ended.row, kind if kind in known else "crash", data)

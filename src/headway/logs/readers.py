@@ -15,6 +15,7 @@ from typing import Protocol
 
 import headway.logs.formats as package
 from headway.errors import UnreadableInput
+from headway.logs.console_events import find_ending
 from headway.logs.log_file import Sample, sample
 from headway.logs.log_table import Log
 
@@ -22,6 +23,9 @@ SUPPORTED = (
     "headway reads CSV, JSON and console logs, TensorBoard, W&B, MLflow and trackio; "
     "docs/after.md lists all formats"
 )
+
+
+CONSOLE_SUFFIXES = (".log", ".out", ".err", ".txt")
 
 
 class Reader(Protocol):
@@ -81,6 +85,8 @@ def read_runs(path: Path, *, newest: bool = False) -> list[Log]:
         raise UnreadableInput(f"{path} is empty")
     reader = _most_certain(first)
     if reader is None:
+        if (ending := _read_ending(first)) is not None:
+            return [ending]
         raise UnreadableInput(f"the format of {path} is not supported. {SUPPORTED}")
     read_each = None if newest else getattr(reader, "read_each", None)
     logs = [reader.read(path)] if read_each is None else read_each(path)
@@ -88,6 +94,18 @@ def read_runs(path: Path, *, newest: bool = False) -> list[Log]:
     if not logs:
         raise UnreadableInput(f"{path} looks like a {reader.label}, but contains no numbers")
     return logs
+
+
+def _read_ending(first: Sample) -> Log | None:
+    """A console log without numbers whose end shows that the run failed."""
+    if not first.is_text or first.path.suffix.lower() not in CONSOLE_SUFFIXES:
+        return None
+    free_text = next(reader for reader in readers() if reader.format == "text")
+    log = free_text.read(first.path)
+    if find_ending(log.events) is None:
+        return None
+    log.notes.append("the log has no numbers that headway can read; only its end was judged")
+    return log
 
 
 def _most_certain(first: Sample) -> Reader | None:

@@ -82,12 +82,14 @@ class RunHung(HangCheck):
         rank = culprit.rank if culprit is not None and several else None
         ended = "; the process was ended by hang_timeout" if facts.timed_out else ""
         subject = "no rank made progress" if several else "no progress"
-        alone = str(culprit).removeprefix("rank 0 ") if culprit is not None else ""
-        position = say_positions(facts.ranks) if several else f"the training {alone}"
+        usual = (
+            f" (longest pause before: {facts.usual_s:.0f} s)" if facts.usual_s is not None else ""
+        )
+        position = say_positions(facts.ranks) if several else _say_alone(culprit)
         yield self.find(
             record_at(self.moment),
-            f"{subject} for {facts.idle_s or 0:.0f} s (longest pause before: "
-            f"{facts.usual_s or 0:.0f} s){ended}{_say_failed(failed)}. {_capital(position)}",
+            f"{subject} for {facts.idle_s or 0:.0f} s{usual}{ended}{_say_failed(failed)}"
+            f"{_capital(position)}",
             where=Where(where.file, where.line, where.function, rank=rank),
             remedies=_remedies(facts, culprit),
             idle_s=facts.idle_s,
@@ -105,8 +107,14 @@ def _say_failed(threads: Sequence[FailedThread]) -> str:
     return f"; {threads[-1]}" if threads else ""
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def _say_alone(culprit: RankPlace | None) -> str:
+    """Where the only rank that is known waits; empty if none is."""
+    text = "" if culprit is None else str(culprit)
+    return text.replace("rank 0 ", "the training ", 1)
+
+
+def _capital(sentence: str) -> str:
+    return f". {sentence[:1].upper()}{sentence[1:]}" if sentence else ""
 
 
 def _remedies(facts: HangFacts, culprit: RankPlace | None) -> list[str]:
@@ -123,6 +131,10 @@ def _remedies(facts: HangFacts, culprit: RankPlace | None) -> list[str]:
         )
     elif culprit is not None and culprit.number in facts.suspects and len(facts.ranks) > 1:
         found.append(f"Find out why rank {culprit.number} does not get past this line.")
+    elif culprit is not None and culprit.waits and len(facts.ranks) == 1:
+        found.append(
+            "Look at the logs of the other ranks: one of them may not have entered this collective."
+        )
     elif culprit is not None and culprit.waits:
         found.append(
             "All ranks wait in the same collective: look for a network or device fault, with "

@@ -192,7 +192,9 @@ class SelfFedLoopRerun(Rerun):
         values = read_variables(self._frame, self._loop.carried)
         for name, value in values.items():
             if isinstance(value, Tensor) and (value.requires_grad or _nonfinite(value)):
-                raise NotRepeatable(f"it assigned `{name}` again, and its earlier value is not known")
+                raise NotRepeatable(
+                    f"it assigned `{name}` again, and its earlier value is not known"
+                )
         return values
 
     def _loop_values(self, arguments: dict[str, Any], *, late: bool) -> Any:
