@@ -71,7 +71,7 @@ class _StorageWrites(MemoryWrites):
         return super().into(tensor) if size == tensor.untyped_storage().nbytes() else []
 
     def drop(self, tensor: Tensor) -> None:
-        """Finite values in new memory replace whatever was at this address."""
+        """Finite values in new memory replace the entry of this address."""
         self._into.pop(storage_address(tensor), None)
         self._shared.discard(storage_address(tensor))
 

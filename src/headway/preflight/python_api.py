@@ -113,7 +113,7 @@ def _require(value: Any, kind: type, said: str, name: str) -> None:
 
 @contextmanager
 def _restore_afterwards(model: nn.Module, optimizer: Optimizer) -> Iterator[None]:
-    """Whatever the steps change is as before when this ends."""
+    """Restores everything that the steps change."""
     tensors = [*model.parameters(), *model.buffers(), *_held(optimizer)]
     values = [(tensor, tensor.detach().clone()) for tensor in tensors]
     gradients = [(p, p.grad, None if p.grad is None else p.grad.clone()) for p in _held(optimizer)]

@@ -58,7 +58,7 @@ class ZeroGradient(Check):
     @dataclass(frozen=True)
     class Limits:
         samples: int = 10
-        """Samples in which the gradient must be 0."""
+        """Measured steps in which the gradient must be 0."""
         short_samples: int = 5
         """The same, at the end of a short run."""
 

@@ -63,13 +63,13 @@ class LateUnfreezeOrFreeze(Check):
     @dataclass(frozen=True)
     class Limits:
         samples: int = 20
-        """Samples without a change."""
+        """Measured steps without a change."""
         pauses: float = 4.0
         """Multiple of the longest pause before."""
         moved: int = 5
-        """Samples in which it must have changed before."""
+        """Measured steps in which it must have changed before."""
         heard_samples: int = 3
-        """Samples without a change if the change of `requires_grad` was observed."""
+        """Measured steps without a change if the change of `requires_grad` was observed."""
 
     def start(self) -> None:
         self.trained: list[int] = []

@@ -78,7 +78,7 @@ class WeightUnchanged(Check):
     @dataclass(frozen=True)
     class Limits:
         samples: int = 5
-        """Samples without any change."""
+        """Measured steps without any change."""
         short_samples: int = 3
         """The same, at the end of a run too short for more."""
         least_ratio: float = 1e-6
