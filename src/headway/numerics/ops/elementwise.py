@@ -28,7 +28,7 @@ def divide(
     Exact, gradient included, wherever the denominator is at least eps from zero, by default the
     smallest normal number of the dtype, and the quotient fits the dtype. Bent elsewhere:
 
-    - |denominator| < eps: the value is `fill`, whatever the numerator, and both gradients are 0.
+    - |denominator| < eps: the value is `fill` for every numerator, and both gradients are 0.
     - a quotient too large for the dtype becomes its largest finite number, with its sign and with
       gradient 0; where only the slope to the denominator is too large, that slope is cut to the
       largest finite number.

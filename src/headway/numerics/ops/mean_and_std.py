@@ -22,7 +22,7 @@ def masked_mean(
 ) -> Tensor:
     """The mean over the elements where the mask is true; 0 with gradient 0 where there are none.
 
-    What lies under the mask is never touched: NaN there reaches neither value nor gradient, as it
+    Masked values are never read: NaN there reaches neither value nor gradient, as it
     would through `(x * mask).sum() / mask.sum()`. Exact wherever at least one element counts. The
     mask is boolean and is expanded to the shape of x. Counts above 2^24 elements a row are rounded.
     """

@@ -97,8 +97,8 @@ def masked_softmax(x: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tens
 
     Exact in every row with an entry that counts. Bent where there is none, a row fully masked or
     all -inf: torch's softmax is NaN there, here the row is 0 and so is its gradient. (It does not
-    sum to one then.) Without a mask only the rows that are all -inf are special. What lies under
-    the mask reaches neither value nor gradient, NaN included.
+    sum to one then.) Without a mask only the rows that are all -inf are special. Masked values
+    reach neither value nor gradient, NaN included.
     """
     shares: Tensor
     if _can_fuse(x, _checked(mask)):

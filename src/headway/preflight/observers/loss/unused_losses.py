@@ -1,7 +1,7 @@
 """Losses that train nothing: no backward pass starts from them, or no step uses their gradients.
 
 A component that was added as a number without its graph, or whose sum nothing came of, trains
-nothing; nobody notices, because the loss that is left falls.
+nothing; this goes unnoticed, because the loss that is left falls.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class UnusedLosses:
 
 
 def _constant_weight(idle: UnusedLoss) -> float | None:
-    """The factor by which the value stands in the loss, if it is one and the same."""
+    """The factor by which the value enters the loss, if it is one and the same."""
     ratios = idle.ratios
     if len(ratios) < FEWEST or len(ratios) < 0.8 * idle.steps:
         return None
