@@ -64,8 +64,9 @@ def page() -> str:
     parts = [
         "# The Python API",
         "",
-        "Made from signatures and docstrings. These names stay; anything else may move between "
-        "releases. `import headway` never imports torch: a name is loaded when it is first used.",
+        "Generated from signatures and docstrings. These names are stable; anything else may "
+        "change between releases. `import headway` never imports torch: a name is loaded when it "
+        "is first used.",
         "",
     ]
     for group, names in GROUPS.items():

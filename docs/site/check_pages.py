@@ -105,11 +105,11 @@ def index() -> str:
         "reused, so an old report can always be looked up.",
         "",
         "**error**: the run is broken, or will be; the command exits with 1. **warning**: it "
-        "likely costs quality. A check may say less than its level where the evidence is mild, "
-        "never more. Looking for a symptom instead of a code? "
+        "likely costs quality. With weaker evidence a check may report a lower level, never a "
+        "higher one. Looking for a symptom instead of a code? "
         "Start at [My loss is NaN](../index.md).",
         "",
-        "The letters say which evidence is enough:",
+        "The letters show which data is enough:",
         "",
         "| | |",
         "|---|---|",

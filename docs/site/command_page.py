@@ -17,7 +17,7 @@ def page() -> str:
     parts = [
         "# The command line",
         "",
-        "Made from the commands themselves: the same words as `headway COMMAND --help`.",
+        "Generated from the commands: the same text as `headway COMMAND --help`.",
         "",
         "| command | what it does |",
         "|---|---|",
@@ -31,7 +31,7 @@ def page() -> str:
     parts += [
         "",
         "`python -m headway …` is the same, and is what `torchrun -m headway …` needs. "
-        "What the exit codes mean: [exit codes](exit-codes.md).",
+        "For the exit codes, see [exit codes](exit-codes.md).",
         "",
     ]
     for name, command in commands:

@@ -17,7 +17,7 @@ from headway.core.signals import Signal
 from headway.logs.log_names import _EXACT
 
 MOMENTS = {
-    "S": "the set-up, before a step is made",
+    "S": "the set-up, before the first step",
     "P": "a few steps under `headway check`",
     "L": "a live run under the guard",
     "G": "a log alone",

@@ -137,7 +137,7 @@ class Policy:
     halt: bool = True
     """Whether the last rung may stop the run; False: keep skipping."""
     avoid_bad_batches: bool = False
-    """Leave out a batch whose update was skipped before; only with one rank."""
+    """Skip a batch whose update was skipped before; only with one rank."""
     replay: bool = True
     """Run a bad step again to name the op, the line and the sample, and to test remedies on it."""
     replays: int = 5

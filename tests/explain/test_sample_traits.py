@@ -90,6 +90,8 @@ def test_a_batch_of_another_scale_is_named_as_a_whole() -> None:
     assert found.rows == ()
     assert found.common == "inputs about 3,000 times those of the batch before"
     assert add_common(step_with([3000.0 * x, y]), found) == found
+    after_labels = blame_batch(step_with([y, 3000.0 * x]), [[y, x]], spike)
+    assert after_labels.common == "targets about 3,000 times those of the batch before"
     explanation = add_sentences(Explanation(7, "spike", "deterministic", spike=found))
     assert explanation.headline == (
         "The gradient spike comes from a batch with inputs about 3,000 times those of the batch "

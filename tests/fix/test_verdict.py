@@ -40,7 +40,7 @@ BAD = finding()
         (run(finding()), "the finding is still there"),
         (run(finding(line=9)), "a new finding appeared"),
         (run(finding("HD403", line=None)), "a new finding appeared: HD403"),
-        (run(steps=5), "made 5 steps instead of 6"),
+        (run(steps=5), "took 5 steps instead of 6"),
         (run(error="ValueError: no"), "fails: ValueError: no"),
         (RunResult(None, error="timeout"), "could not be checked: timeout"),
         (run(losses={0: 1.0, 1: 0.501}), "the loss of step 1 changes from 0.5 to 0.501"),

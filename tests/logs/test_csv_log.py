@@ -52,7 +52,7 @@ def test_batches_that_begin_anew_with_every_epoch_go_on(tmp_path: Path) -> None:
     rows = "".join(f"{epoch},{batch},1.5\n" for epoch in range(3) for batch in range(4))
     log = read(tmp_path / "x.csv", "epoch,batch,loss\n" + rows)
     assert list(log.table.steps) == list(range(12))
-    assert "starts over" in log.notes[0]
+    assert "restarts in each epoch" in log.notes[0]
 
 
 def test_a_run_started_again_is_no_new_epoch(tmp_path: Path) -> None:

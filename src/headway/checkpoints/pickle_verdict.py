@@ -2,7 +2,7 @@
 
 Only what is on the allowlist is *known*. *Dangerous* is what runs commands, evaluates text, opens
 files or uses the network, however it is reached; in the standard library that is nearly all the
-rest. Everything else is *unknown*: a class of the user, or code that nobody here has looked at.
+rest. Everything else is *unknown*: a class of the user, or code that was not reviewed.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class TriedUpdate:
 
     @property
     def faithful(self) -> bool:
-        """Whether the gradient is that of the loss, whatever happens to it afterwards."""
+        """Whether the gradient is that of the loss, before anything changes it."""
         return (
             self.agreement is not None
             and SLOPE_AGREEMENT[0] <= self.agreement <= SLOPE_AGREEMENT[1]

@@ -17,10 +17,10 @@ import click
 from headway.cli import options
 from headway.cli.script_command import require_torch
 from headway.core.findings import Severity
+from headway.core.numbers import plural
 from headway.core.records import StepRecord
 from headway.errors import UnreadableInput, UsageError
 from headway.output.terminal import TerminalPage, spinner
-from headway.output.view import plural
 
 if TYPE_CHECKING:
     from headway.core.records import Record

@@ -12,8 +12,9 @@ import click
 
 from headway.cli.exit_codes import print_message
 from headway.config import Settings
+from headway.core.numbers import plural
 from headway.errors import UsageError
-from headway.output.view import ReportView, plural
+from headway.output.view import ReportView
 from headway.policy import Policy
 
 if TYPE_CHECKING:

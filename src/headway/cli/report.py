@@ -25,7 +25,7 @@ from headway.output.terminal import spinner
     help="Write the report to FILE.",
 )
 @options.which_checks
-@options.fail_on()
+@options.fail_on(default="never")
 @options.config_file
 def command(
     run: Path,

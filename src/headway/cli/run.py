@@ -220,10 +220,10 @@ def _extra_keys(done: GuardedRunResult, folder: Path | str) -> dict[str, Any]:
 
 
 def _write(done: GuardedRunResult, folder: Path | str, target: Script) -> None:
+    from headway.core.numbers import plural
     from headway.output.console import ReportPrinter
     from headway.output.display_text import shorten_local_paths
     from headway.output.terminal import TerminalPage
-    from headway.output.view import plural
 
     sys.stdout.flush()
     page = TerminalPage(sys.stdout)

@@ -79,7 +79,7 @@ class Facts:
         return found
 
     def raw(self, key: str) -> Any:
-        """Whatever is there, or None."""
+        """The value of any type, or None."""
         return self._data.get(key)
 
     def mapping(self, key: str) -> Mapping[str, Any]:

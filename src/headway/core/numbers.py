@@ -83,6 +83,15 @@ def say_nonfinite(nan: int, inf: int) -> str:
     return " and ".join(f"{count} {kind}" for count, kind in ((nan, "NaN"), (inf, "Inf")) if count)
 
 
+WAS = ("was", "were")
+
+
+def plural(count: int, word: str, verbs: tuple[str, str] | None = None) -> str:
+    """`1 error`, `2 errors`; with `("was", "were")`: `1 error was`."""
+    text = f"{count} {word}" if count == 1 else f"{count} {word}s"
+    return text if verbs is None else f"{text} {verbs[count != 1]}"
+
+
 def ordinal(count: int) -> str:
     """`1st`, `2nd`, `11th`."""
     if 10 <= count % 100 <= 20:

@@ -1,7 +1,7 @@
 """Traces step after step at little cost: an op whose result is finite only leaves a note.
 
 A result is finite if its sum is. Only other results are examined, with their operands, as `Trace`
-does. So a bad value has its line whatever the loop looks like: the step need not run again.
+does. So a bad value has its line in any kind of loop: the step need not run again.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _StorageWrites(MemoryWrites):
         return super().into(tensor) if size == tensor.untyped_storage().nbytes() else []
 
     def drop(self, tensor: Tensor) -> None:
-        """Finite values in new memory replace whatever was at this address."""
+        """Finite values in new memory replace the entry of this address."""
         self._into.pop(storage_address(tensor), None)
         self._shared.discard(storage_address(tensor))
 

@@ -93,7 +93,7 @@ class WrittenFiles:
             _write_atomically(path, content)
 
     def restore(self) -> list[str]:
-        """Put the old bytes back; returns the files that somebody else has changed meanwhile."""
+        """Put the old bytes back; returns the files that changed in the meantime."""
         foreign = []
         for path, content in self._old.items():
             if Path(path).read_bytes() == self._new[path]:

@@ -62,8 +62,8 @@ Batch = TypeVar("Batch")
 class Guard:
     """Measures and records every step, and skips a bad update before it is applied.
 
-    A healthy run stays bit for bit the same. When the loss or a gradient is non-finite, or the
-    gradient norm is far outside of the run's own range, weights, moments, step counters and buffers
+    A healthy run stays bit-identical. When the loss or a gradient is non-finite, or the
+    gradient norm is far outside the run's own range, weights, moments, step counters and buffers
     stay unchanged.
     """
 
@@ -240,7 +240,7 @@ class Guard:
     def step_done(self) -> None:
         """The loop body is complete, scheduler, scaler and EMA included.
 
-        `guard(loader)` calls it by itself; adapters of frameworks call it.
+        `guard(loader)` calls it; adapters of frameworks call it themselves.
         """
         if not self._closed and not self.replaying:
             self._protected(self._machine.batch_wanted)
@@ -286,11 +286,11 @@ class Guard:
         return self.rerun_pending
 
     def resume(self, run_dir: str | Path | None = None) -> int:
-        """Restore the newest complete snapshot; the steps made before it, 0 if there is none.
+        """Restore the newest complete snapshot; returns the steps taken before it, 0 without one.
 
         Restores everything that the guard tracks, random numbers included. Run the loops over
         `guard(loader)` from the start: epochs that were complete yield no batches (`guard.epochs`
-        leaves them out), and the interrupted one continues with the next batch.
+        omits them), and the interrupted one continues with the next batch.
         """
         if in_script.is_requested():  # the state will be that of an incident
             return 0

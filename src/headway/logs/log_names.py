@@ -323,7 +323,7 @@ def map_name(raw: str, unit: str = "") -> Named | None:
 
 
 def _map_memory(raw: str, unit: str) -> Named | None:
-    """The name of a memory column, whatever the script calls it: `sys/vram_used_gib`."""
+    """The name of a memory column under any name in the script: `sys/vram_used_gib`."""
     words = re.sub(r"[^a-z0-9%]+", "_", _CAMEL.sub("_", raw.strip()).lower()).strip("_")
     if not _MEMORY_WORD.search(words) or _NO_MEMORY.search(words):
         return None

@@ -12,7 +12,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation: torch's class, when to take it, what to look out for."""
+    """An activation: torch's class, when to use it, and what to watch out for."""
 
     module: type[nn.Module]
     when: str

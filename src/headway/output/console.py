@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from headway.core.findings import Finding, Remedy, Severity
-from headway.core.numbers import say_bytes
+from headway.core.numbers import plural, say_bytes
 from headway.output.code_frame import CodeFrameLine, edit_diff, frame_of
 from headway.output.display_text import shorten_local_paths
 from headway.output.incident_view import IncidentView, LineView
@@ -22,7 +22,6 @@ from headway.output.view import (
     coverage_text,
     finding_title,
     format_where,
-    plural,
     repeats_text,
     trial_text,
     verdict_of,

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from headway.core.findings import Finding, Severity
-from headway.core.numbers import say
+from headway.core.numbers import plural, say
 from headway.errors import import_optional
 from headway.output.code_frame import frame_of
 from headway.output.console import verdict_line
@@ -21,7 +21,6 @@ from headway.output.view import (
     coverage_text,
     finding_title,
     format_where,
-    plural,
     repeats_text,
 )
 from headway.rundir.downsample import Downsampler

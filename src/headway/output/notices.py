@@ -17,9 +17,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from headway.core.findings import Finding, Severity
+from headway.core.numbers import plural
 from headway.errors import UsageError
 from headway.output.display_text import clean, wrap_for
-from headway.output.view import plural
 
 logger = logging.getLogger("headway")
 

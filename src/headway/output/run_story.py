@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from headway.core.findings import Finding, Severity, SourceEdit
-from headway.core.numbers import say
+from headway.core.numbers import plural, say
 from headway.core.records import EventRecord
 from headway.output.code_frame import edit_diff
 from headway.output.incident_view import read_incident_view
-from headway.output.view import ReportView, plural, verdict_of
+from headway.output.view import ReportView, verdict_of
 from headway.rundir.chart_data import ChartData
 from headway.rundir.downsample import Downsampler
 

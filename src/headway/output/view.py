@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from headway import registry
 from headway.core.findings import Finding, NotRun, Remedy, Severity, Where, say_line
+from headway.core.numbers import plural
 from headway.core.signals import axis_of
 
 # What a renderer needs of a report, as protocols: output does not import the class.
@@ -207,11 +208,6 @@ def repeats_text(finding: Finding) -> str:
         last = finding.evidence.get("last_step")
         listed += f", … {last}" if isinstance(last, int) else ", …"
     return f"{finding.count} times: steps {listed}"
-
-
-def plural(count: int, word: str) -> str:
-    """`1 error`, `2 errors`."""
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def trial_text(remedy: Remedy) -> str:

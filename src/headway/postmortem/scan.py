@@ -192,7 +192,7 @@ def scan(
 ) -> Report:
     """Scans a checkpoint, or all checkpoints in a folder.
 
-    Does not import torch, and runs nothing that is in the files. Raises `UnreadableInput` where
+    Does not import torch, and executes nothing in the files. Raises `UnreadableInput` where
     there is no checkpoint.
     """
     from headway.checkpoints.folder_access import scanning

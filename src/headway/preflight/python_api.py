@@ -31,12 +31,12 @@ def preflight(
     max_norm: float | None = None,
     settings: Settings | None = None,
 ) -> Report:
-    """Make a few real steps on a batch under full watch, put everything back, and report.
+    """Run a few real steps on a batch under full observation, restore everything, and report.
 
-    `loss_fn(model(inputs), targets)` for a batch of (inputs, targets), which is what torch's own
-    losses want; a function whose first parameter is called `model` is given `(model, batch)`. With
+    `loss_fn(model(inputs), targets)` for a batch of (inputs, targets), as torch's own losses
+    expect; a function whose first parameter is called `model` is given `(model, batch)`. With
     `loss_fn=None` the model's own output is the loss, or has it as `.loss`. Weights, optimizer
-    state, buffers, gradients and random numbers are afterwards what they were.
+    state, buffers, gradients and random numbers are restored afterwards.
     """
     _require(model, nn.Module, "a torch module", "model")
     _require(optimizer, Optimizer, "a torch optimizer", "optimizer")
@@ -113,7 +113,7 @@ def _require(value: Any, kind: type, said: str, name: str) -> None:
 
 @contextmanager
 def _restore_afterwards(model: nn.Module, optimizer: Optimizer) -> Iterator[None]:
-    """Whatever the steps change is as before when this ends."""
+    """Restores everything that the steps change."""
     tensors = [*model.parameters(), *model.buffers(), *_held(optimizer)]
     values = [(tensor, tensor.detach().clone()) for tensor in tensors]
     gradients = [(p, p.grad, None if p.grad is None else p.grad.clone()) for p in _held(optimizer)]

@@ -265,7 +265,7 @@ def read_note(node: Any, what: str) -> Any:
 
 
 def take_note(node: Any, what: str) -> Any:
-    """The same, and it is not told again."""
+    """The same, and it is not reported again."""
     return node.metadata.get(_NOTES_KEY, {}).pop(what, None)
 
 

@@ -296,7 +296,7 @@ def _detached_results(model: nn.Module) -> dict[int, Any]:
 
 
 def _states(model: nn.Module) -> list[tuple[Tensor, int]]:
-    """The tensors a model keeps beside its weights, each with its version."""
+    """The tensors a model keeps in addition to its weights, each with its version."""
     return [
         (value, tensor_version(value))
         for module in model.modules()

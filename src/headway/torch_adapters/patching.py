@@ -56,7 +56,7 @@ def install_patch(owner: Any, name: str, replacement: Any) -> Callable[[], None]
 
 
 _covered: dict[tuple[int, str, int], tuple[Any, Any]] = {}
-"""Uninstalled replacements that another patch lies on, and what was there before each."""
+"""Uninstalled replacements under another patch, and the original of each."""
 
 
 def wrap_function(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Callable[[], None]:

@@ -113,7 +113,7 @@ class BufferBackup:
         return found
 
     def renew(self) -> None:
-        """Take the present buffers for good."""
+        """Keep the present buffers: they are not restored."""
         touched = self.touched() if self._homes else ()
         if touched:
             self._copy(touched)

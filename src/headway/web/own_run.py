@@ -128,7 +128,7 @@ TAIL_BYTES = 1 << 16
 """Bytes at the end of a file that are read for the latest step."""
 RECENT_STEPS = 30
 NOTES, MAX_NOTE_BYTES = "notes.md", 4096
-"""A file beside the run that people write; its words with `#` are tags."""
+"""A file in the run directory that people write; its words with `#` are tags."""
 LONG_RUN_BYTES = 1 << 25
 """A run that does not grow is checked as a whole from this size of its step file on."""
 FIRST_READ_SECONDS = 0.15
@@ -218,7 +218,7 @@ class OwnRun(RunEntry):
         return {} if self.header is None else self.header.facts
 
     def note(self) -> str:
-        """What somebody wrote beside the run, in `notes.md`."""
+        """The notes of the user, in `notes.md` of the run directory."""
         text = self.root.text(self.path / NOTES, MAX_NOTE_BYTES) or b""
         return text.decode("utf-8", "replace")
 

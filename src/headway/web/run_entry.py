@@ -172,7 +172,7 @@ class ForeignRun(RunEntry):
         return {} if self._data is None else self._data.facts
 
     def note(self) -> str:
-        """Empty: notes are kept beside our own runs."""
+        """Empty: notes are kept next to our own runs."""
         return ""
 
     def guard(self) -> dict[str, Any]:

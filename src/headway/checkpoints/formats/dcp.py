@@ -212,7 +212,7 @@ class _Folder:
         return role_of(shown, kind), shown
 
     def _object(self, name: str, info: Stub) -> int | None:
-        """Reads a pickled object beside the tensors; it may have the step."""
+        """Reads a pickled object next to the tensors; it may have the step."""
         place = self._open(info)
         if place is None or place[3] > _SMALL:
             return None

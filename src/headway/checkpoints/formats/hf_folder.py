@@ -36,7 +36,7 @@ _LISTED = 20
 
 
 def is_hf_folder(path: Path) -> bool:
-    """Whether it has named weights, or the trainer state beside saved tensors."""
+    """Whether it has named weights, or the trainer state next to saved tensors."""
     if any(is_own_file(path / name) for name in (*_WEIGHTS, *_INDICES)):
         return True
     if is_own_file(path / _STATE):
@@ -68,7 +68,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def _beside(path: Path, result: Checkpoint) -> None:
-    """Judges every other file of the folder that is a pickle, whatever its name."""
+    """Judges every other file of the folder that is a pickle, under any name."""
     read = {tensor.span.file for tensor in result.tensors} | {p.path for p in result.problems}
     for inside in sorted(path.iterdir()):
         if inside in read or inside.suffix == ".safetensors" or not is_own_file(inside):
@@ -145,7 +145,7 @@ def _file(path: Path, result: Checkpoint) -> None:
 
 
 def _pickled(path: Path, result: Checkpoint, *, moments: bool) -> None:
-    """Reads a torch.save file beside or among the weights."""
+    """Reads a torch.save file next to or among the weights."""
     try:
         with open(path, "rb") as file:
             size = file.seek(0, 2)

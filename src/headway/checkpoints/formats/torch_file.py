@@ -231,7 +231,7 @@ def problems_of(opened: OpenedPickle, *, where: str = "") -> tuple[list[Problem]
 
 
 def _of_others(opened: OpenedPickle, name: str, unknown: list[str]) -> list[Problem]:
-    """The same for the pickles beside the main one; adds their unknown classes."""
+    """The same for the pickles other than the main one; adds their unknown classes."""
     problems = []
     traps: dict[str, dict[str, str]] = {}
     for member in opened.others:

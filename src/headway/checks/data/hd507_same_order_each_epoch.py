@@ -59,7 +59,7 @@ class SameOrderEachEpoch(Check):
         batches: int = 3
         """Smallest number of batches in a pass."""
         changes: float = 0.3
-        """Neighbours with different labels, relative to a mixed order."""
+        """Neighbours with different labels, relative to a shuffled order."""
         samples: int = 200
         """Smallest number of labels to call them sorted."""
 

@@ -239,7 +239,7 @@ class ExplodingGradient(Check):
         yield self._finding("grad_norm", [growth[0], growth[-1]])
 
     def _long_growth(self) -> Iterable[Finding]:
-        """The growth of the medians before a NaN, whatever the loss did."""
+        """The growth of the medians before a NaN, regardless of the loss."""
         points = self.points.get("grad_norm", [])
         if points and self.rows and "grad_norm" not in self.reported:
             growth = self._unbroken(points, ended=True)

@@ -76,7 +76,7 @@ class MissingGradient(Check):
     @dataclass(frozen=True)
     class Limits:
         samples: int = 5
-        """Samples without a gradient for all parameters before some point of the model."""
+        """Measured steps without a gradient for all parameters before some point of the model."""
         branch_samples: int = 30
         """The same, for parameters elsewhere."""
         dynamic_samples: int = 100

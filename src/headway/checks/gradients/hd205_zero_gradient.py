@@ -58,7 +58,7 @@ class ZeroGradient(Check):
     @dataclass(frozen=True)
     class Limits:
         samples: int = 10
-        """Samples in which the gradient must be 0."""
+        """Measured steps in which the gradient must be 0."""
         short_samples: int = 5
         """The same, at the end of a short run."""
 
@@ -129,8 +129,8 @@ class ZeroGradient(Check):
         )
         return self.find(
             record_at(self.last),
-            f"the gradient of {len(names)} trained weights is exactly 0 in all {samples} "
-            f"measured steps, while that of others is not: {say_list(names)}",
+            f"the gradient of {say_list(names)} is exactly 0 in all {samples} measured steps, "
+            f"while that of other trained weights is not",
             where=Where(file, line, module=names[0], rank=self.last[3] or None),
             remedies=[_REVERSE]
             if reverse

@@ -92,7 +92,7 @@ class LossSpike(Check):
         within: int = 500
         """Steps within which these spikes must occur."""
         block_steps: int = 3
-        """Length of a block of outliers that is a warning by itself …"""
+        """Length of a block of outliers that is a warning on its own …"""
         block_ratio: float = 50.0
         """… and its peak, as a multiple of the usual loss."""
 

@@ -18,7 +18,7 @@ VALUE, GRADIENT = "loss/", "component_grad/"
 FEWEST = 5
 """Smallest number of values, however many steps each of them covers."""
 ROWS = 10
-"""In another tool's log: rows of 0 up to its end that are enough, whatever steps they cover."""
+"""In another tool's log: rows of 0 up to its end that are enough, for any number of steps."""
 EXACT_DIGITS = 6
 """With fewer digits, a value that changes slowly looks constant."""
 

@@ -11,7 +11,7 @@ from headway.checks.checkpoint_tensors import (
 from headway.core.check import Check, Needs
 from headway.core.facts import LISTED, say_list
 from headway.core.findings import Finding, Severity, Where
-from headway.core.numbers import say
+from headway.core.numbers import WAS, plural, say
 from headway.core.optimizer_facts import FreezeAttemptFacts, FrozenMovedFacts
 from headway.core.records import EventRecord, Header, SetupRecord, TensorRecord, record_at
 
@@ -158,8 +158,8 @@ class FrozenWeightMoved(Check):
         by = "an old gradient that was never cleared" if stale > 0 else "momentum or weight decay"
         return self.find(
             record,
-            f"a step of {kind} changed {count} frozen parameters (requires_grad=False) through "
-            f"{by}: {say_list(names)}",
+            f"a step of {kind} changed {plural(count, 'frozen parameter')} (requires_grad=False) "
+            f"through {by}: {say_list(names)}",
             subject=names[0],
             where=facts.locate(rank=record.rank, module=names[0]),
             remedies=[
@@ -179,8 +179,8 @@ class FrozenWeightMoved(Check):
         how = "" if facts.factor is None else f" by a factor of {say(facts.factor, 6)}"
         return self.find(
             record,
-            f"this line changes {count} frozen parameters (requires_grad=False){how} between two "
-            f"steps: {say_list(names)}",
+            f"this line changes {plural(count, 'frozen parameter')} (requires_grad=False){how} "
+            f"between two steps: {say_list(names)}",
             subject=names[0],
             where=facts.locate(rank=record.rank, module=names[0]),
             remedies=[
@@ -222,8 +222,8 @@ def _explain_attempt(
         at = "" if line is None else f" on line {line}"
         by = "" if frozen is None else f" of line {frozen}"
         return (
-            f"{count} parameters were frozen and unfrozen again{at} before the first step: the "
-            f"freeze{by} has no effect ({say_list(names)})",
+            f"{plural(count, 'parameter', WAS)} frozen and unfrozen again{at} before the first "
+            f"step: the freeze{by} has no effect ({say_list(names)})",
             "Freeze last, after everything that sets `requires_grad` to True.",
         )
     if kind == "unmatched":
@@ -234,8 +234,8 @@ def _explain_attempt(
         )
     if kind == "elsewhere":
         return (
-            f"{count} parameters were frozen on another object than the trained model, of which "
-            f"nothing is frozen",
+            f"{plural(count, 'parameter', WAS)} frozen on another object than the trained model, "
+            f"of which nothing is frozen",
             "Freeze the model that is passed to the optimizer, after it is final.",
         )
     return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from headway.core.check import Check, Needs
 from headway.core.facts import LISTED, Parameters, say_list, trained_positions
 from headway.core.findings import Finding, Severity, Where
+from headway.core.numbers import WAS, plural
 from headway.core.optimizer_facts import FreezeChangeFacts
 from headway.core.records import (
     Column,
@@ -63,13 +64,13 @@ class LateUnfreezeOrFreeze(Check):
     @dataclass(frozen=True)
     class Limits:
         samples: int = 20
-        """Samples without a change."""
+        """Measured steps without a change."""
         pauses: float = 4.0
         """Multiple of the longest pause before."""
         moved: int = 5
-        """Samples in which it must have changed before."""
+        """Measured steps in which it must have changed before."""
         heard_samples: int = 3
-        """Samples without a change if the change of `requires_grad` was observed."""
+        """Measured steps without a change if the change of `requires_grad` was observed."""
 
     def start(self) -> None:
         self.trained: list[int] = []
@@ -122,7 +123,7 @@ class LateUnfreezeOrFreeze(Check):
                 self.reported.add("unfrozen")
                 yield self.find(
                     record,
-                    f"{len(freed)} parameters were unfrozen at step {facts.step}: "
+                    f"{plural(len(freed), 'parameter', WAS)} unfrozen at step {facts.step}: "
                     f"{say_list(freed)}",
                     severity=Severity.INFO,
                     subject="unfrozen",
@@ -193,7 +194,7 @@ class LateUnfreezeOrFreeze(Check):
         by = "requires_grad was set to False" if place else "no gradient reaches them any more"
         return self.find(
             record_at(onset),
-            f"{len(names)} parameters stopped training at step {onset[2]}: {by} "
+            f"{plural(len(names), 'parameter')} stopped training at step {onset[2]}: {by} "
             f"({say_list(names)})",
             severity=Severity.INFO if mild else None,
             subject=names[0],

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from headway.core.check import Check, Needs
 from headway.core.facts import say_list
 from headway.core.findings import Finding, Severity
+from headway.core.numbers import plural
 from headway.core.optimizer_facts import MissedClipFacts
 from headway.core.records import SetupRecord
 
@@ -58,8 +59,8 @@ class ClipMissesOptimizer(Check):
             return
         yield self.find(
             record,
-            f"clip_grad_norm_ gets {count} parameters ({clipped}), but the next step moves others "
-            f"({stepped}): that update is not clipped",
+            f"clip_grad_norm_ gets {plural(count, 'parameter')} ({clipped}), but the next step "
+            f"moves others ({stepped}): that update is not clipped",
             subject=clipped,
             where=facts.locate(rank=record.rank, op="clip_grad_norm_"),
             remedies=["Pass the parameters of the optimizer that steps next to the clipping."],

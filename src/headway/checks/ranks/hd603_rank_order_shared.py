@@ -60,7 +60,7 @@ class RankOrderShared(Check):
     @dataclass(frozen=True)
     class Limits:
         samples: int = 4
-        """Consecutive samples that must agree; more than half of all must, too."""
+        """Consecutive measured steps that must agree; more than half of all must, too."""
         certainty: float = 4.0
         """The logarithm of the odds against chance."""
 

@@ -67,11 +67,11 @@ class StragglerRank(Check):
         amount_s: float = 0.005
         """Smallest difference from the median, in seconds, of a slow rank."""
         samples: int = 8
-        """Number by which slow samples must outweigh the others."""
+        """Number by which slow steps must outweigh the others."""
         steps: int = 60
-        """Steps for which slow samples must outweigh the others: an upload also takes a while."""
+        """Steps for which slow ones must outweigh the others: an upload also takes a while."""
         sigmas: float = 8.0
-        """Distance from the noise in standard deviations: there are many ranks and many samples."""
+        """Distance from the noise in standard deviations: there are many ranks and steps."""
         grace: int = 30
         """First steps of a segment that are ignored."""
 

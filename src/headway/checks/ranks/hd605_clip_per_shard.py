@@ -59,7 +59,7 @@ class ClipPerShard(Check):
         tolerance: float = 1e-3
         """Largest relative difference that may be rounding."""
         in_a_row: int = 3
-        """Consecutive sampled steps that are needed."""
+        """Consecutive measured steps that are needed."""
 
     def start(self) -> None:
         self.rows: dict[str, int] = {}

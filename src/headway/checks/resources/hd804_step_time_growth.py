@@ -62,7 +62,7 @@ class StepTimeGrowth(Check):
         grace: int = 20
         horizon: int = 180
         scatter: float = 0.2
-        """Robust spread (of logarithms) above which eight steps do not do the same work."""
+        """Robust deviation (of logarithms) above which eight steps do not do the same work."""
 
     def start(self) -> None:
         self.growth = SegmentGrowth()

@@ -7,7 +7,7 @@ from headway.core.findings import Finding, Severity
 from headway.core.records import EventRecord
 
 UNGUARDED = "unguarded"
-"""Event: training goes on, and no optimizer that is guarded steps."""
+"""Event: training continues, but no guarded optimizer steps."""
 
 
 class NothingGuarded(Check):

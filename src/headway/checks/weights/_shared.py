@@ -144,7 +144,7 @@ class NonfiniteTensorCheck(Check):
         raise NotImplementedError
 
     def bad_positions(self, column: Column) -> list[int]:
-        """Positions of the column whose tensors contain a NaN or an infinity nobody intended."""
+        """Positions of the column whose tensors contain a NaN or an unintended infinity."""
         raise NotImplementedError
 
     def advise(self, step: int) -> list[str]:

@@ -78,7 +78,7 @@ class WeightUnchanged(Check):
     @dataclass(frozen=True)
     class Limits:
         samples: int = 5
-        """Samples without any change."""
+        """Measured steps without any change."""
         short_samples: int = 3
         """The same, at the end of a run too short for more."""
         least_ratio: float = 1e-6
@@ -241,11 +241,12 @@ class WeightUnchanged(Check):
         names = [self.context.name("param", position) for position in sorted(positions)]
         file, line, function = self.lost
         copied = "" if file is None else f"; the optimizer changes a copy, created on line {line}"
-        among = f" of {len(self.trained)} trained weights" if self.trained else " weights"
+        among = f" of {len(self.trained)} trained" if self.trained else ""
         return self.find(
             record_at(self.last),
-            f"{len(names)}{among} did not change in {samples} measured steps although they have a "
-            f"gradient and the learning rate is {say(self.rate)}: {say_list(names)}{copied}",
+            f"{len(names)}{among} weights did not change in {samples} measured steps although "
+            f"their gradient is not 0 and the learning rate is {say(self.rate)}: "
+            f"{say_list(names)}{copied}",
             severity=Severity.INFO if self.several else Severity.ERROR,
             where=Where(file, line, function, module=names[0], rank=self.last[3] or None),
             remedies=[

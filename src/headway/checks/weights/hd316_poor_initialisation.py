@@ -90,11 +90,11 @@ class PoorInitialisation(Check):
         explode_gain: float = 3.0
         """Mean gain of the layers above which a signal can explode."""
         explode: float = 100.0
-        """Multiple of the input's spread at which the signal has exploded."""
+        """Multiple of the input's standard deviation at which the signal has exploded."""
         vanish_gain: float = 0.2
         """Mean gain of the layers below which a signal can vanish."""
         vanish: float = 1e-4
-        """Share of the input's spread below which the signal has vanished."""
+        """Share of the input's standard deviation below which the signal has vanished."""
         saturate_gain: float = 5.0
         """Mean gain above which tanh and sigmoid saturate."""
         spectral: float = 3.0

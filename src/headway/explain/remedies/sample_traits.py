@@ -49,7 +49,7 @@ def _traits_of_all(batch: Any, other: Any) -> Iterator[str]:
     for at, ((path, column), (same, before)) in enumerate(pairs):
         comparable = path == same and column.shape[1:] == before.shape[1:]
         if not comparable or not all(_has_finite_rows(one) for one in (column, before)):
-            return
+            continue
         sizes, usual = _row_sizes(column), _row_sizes(before)
         few = float(sizes.quantile(MOST_ALIKE))  # nearly all rows are larger than this
         if few > max(FAR * float(usual.median()), APART * float(usual.max())) > 0:

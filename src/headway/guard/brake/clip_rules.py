@@ -205,10 +205,10 @@ class ZClip(AdaptiveClip):
 
         guard = headway.Guard(model, optimizer, max_norm=headway.ZClip())
 
-    The further out, the harder: a norm with z-score s is brought down to mean + z² · deviation / s.
-    Mean and variance are running ones, of the clipped norms; the first `warmup` steps only measure.
-    `max_norm`, if given, is a fixed limit on top, from the first step on. Kumar et al., "ZClip:
-    Adaptive Spike Mitigation for LLM Pre-Training", arXiv 2504.02507.
+    A norm with z-score s is reduced to mean + z² · deviation / s. Mean and variance are running
+    statistics of the clipped norms; the first `warmup` steps only measure. `max_norm`, if given, is
+    a fixed limit on top, from the first step on. Kumar et al., "ZClip: Adaptive Spike Mitigation
+    for LLM Pre-Training", arXiv 2504.02507.
     """
 
     z: float = 2.5

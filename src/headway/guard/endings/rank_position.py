@@ -1,4 +1,4 @@
-"""Describes where this process stands: the line, what it waits for, its latest collectives."""
+"""Describes where this process is: the line, what it waits for, its latest collectives."""
 
 from __future__ import annotations
 

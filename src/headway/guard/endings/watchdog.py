@@ -1,9 +1,9 @@
-"""A thread that notices when a run stands still, and finds out which rank the others wait for.
+"""A thread that notices when a run makes no progress, and finds out which rank the others wait for.
 
 Once a second it compares what the guard has seen of the training with a second before. The step
 itself pays nothing. Time without progress counts only while the process neither computes nor reads
 nor writes, and while no other rank does. When it exceeds the run's own longest pause by far, the
-watchdogs of all ranks write where they stand (`rank_board.py`) and one of them reports.
+watchdogs of all ranks write where they are (`rank_board.py`) and one of them reports.
 """
 
 from __future__ import annotations

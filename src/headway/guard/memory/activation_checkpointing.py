@@ -38,15 +38,15 @@ def checkpoint_activations(
     classes: type | str | Iterable[type | str] | None = None,
     paths: str | Iterable[str] | None = None,
 ) -> ActivationCheckpointing:
-    """Compute the activations of chosen modules again in backward instead of keeping them.
+    """Recompute the activations of selected modules in backward instead of keeping them.
 
         headway.checkpoint_activations(model, classes=nn.TransformerEncoderLayer)
         headway.checkpoint_activations(model, classes="Block")
         headway.checkpoint_activations(model, paths="encoder.layers.*")
 
     `classes` are module classes or their names, `paths` patterns over the names that
-    `model.named_modules()` gives (`*` spans dots). A module that lies within another chosen one is
-    left to it. In `eval()` and under `no_grad` the plain forward runs.
+    `model.named_modules()` gives (`*` spans dots). A module inside another selected one is
+    covered by it. In `eval()` and under `no_grad` the plain forward runs.
 
     Call it before `torch.compile` and before `fully_shard` or DDP wrap the model. The result
     switches it off again: by `off()`, or as a context manager. What a module's own forward does

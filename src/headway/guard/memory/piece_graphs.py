@@ -32,7 +32,7 @@ class SplitOwner(Protocol):
         """How scalars of the model are reduced. Raises CannotSplit."""
 
     def fitted(self, call: ModelCall, pieces: int, failure: str) -> None:
-        """So many pieces fit."""
+        """Number of pieces that fit."""
 
     def skip_in_backward(self, call: ModelCall, failure: str, why: str) -> None:
         """The update of this step must be skipped."""

@@ -3,7 +3,7 @@
 The guarded models get a boundary around their forward pass. Inside of it the batch may run whole or
 in pieces; outside of it nothing changes: the loss is that of the user's own code on the outputs of
 the whole batch, and the gradient that comes back is passed through the pieces one by one. So the
-gradient is that of the whole batch whatever the loss does, and ranks need not agree: each one's
+gradient is that of the whole batch for any loss, and ranks need not agree: each one's
 gradient is the same as without pieces.
 
     out = model(x)     # ran out of memory: in pieces without a graph, outputs concatenated
@@ -211,7 +211,7 @@ class SplitForward:
         return bind(graph, result)
 
     def fitted(self, call: ModelCall, pieces: int, failure: str) -> None:
-        """So many pieces fit."""
+        """Number of pieces that fit."""
         key = id(call.model)
         largest = call.elements / pieces
         if key not in self._fits or largest < self._fits[key]:

@@ -37,7 +37,7 @@ class BadSamples:
     def rescue(self, loader: Any, indices: Any, error: Exception) -> list[Any]:
         """The batch without its bad samples, in a list; empty: leave the whole batch out.
 
-        Raises the error where the bad samples cannot be told from the others.
+        Raises the error where the bad samples cannot be distinguished from the others.
         """
         if not isinstance(loader, DataLoader) or indices is None:
             raise error

@@ -1,7 +1,7 @@
 """Captures and restores the state of a training.
 
-Models, buffers, optimizers, scheduler, scaler, EMA, and whatever else the user named. The state
-consists of tensors and plain data, so that it loads with `weights_only=True`.
+Models, buffers, optimizers, scheduler, scaler, EMA, and everything else that the user named. The
+state consists of tensors and plain data, so that it loads with `weights_only=True`.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def active_launcher() -> ScriptLauncher | None:
 
 
 class ScriptLauncher:
-    """A context manager that guards whatever trains inside it."""
+    """A context manager that guards the training inside it."""
 
     def __init__(
         self,

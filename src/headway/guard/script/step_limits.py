@@ -37,7 +37,7 @@ class StepLimits:
         """The limit that was reached, for people; empty if none was."""
 
     def reached(self, steps: int) -> bool:
-        """Whether a limit is reached, now that an optimizer has made so many steps."""
+        """Whether a limit is reached, after this number of optimizer steps."""
         if self._max_steps is not None and steps >= self._max_steps:
             self.name = "--max-steps"
         elif self._warm_seconds is not None and self._is_time_over(self._warm_seconds):

@@ -32,7 +32,7 @@ def binary_cross_entropy(
     """Binary cross entropy of *logits*: torch's own `binary_cross_entropy_with_logits`.
 
     Exact for every finite logit. Half logits are computed in float32. Elements where the mask is
-    false count for nothing; if none counts, the mean is 0 with gradient 0.
+    false are ignored; if all are, the mean is 0 with gradient 0.
     """
     same_shape(logits, target)
     inside = wide(logits)
@@ -52,9 +52,9 @@ def binary_cross_entropy_of_probabilities(
 ) -> Tensor:
     """Binary cross entropy of *probabilities*; prefer `binary_cross_entropy` where logits exist.
 
-    torch's own `binary_cross_entropy`, in float32 for half inputs. It is bent by torch: logarithms
+    torch's own `binary_cross_entropy`, in float32 for half inputs. torch limits it: logarithms
     are at least -100, and the gradient divides by at least 1e-12. A float16 sigmoid is exactly 1
-    from logits of 8 on, and nothing can bring back what is lost there: with logits nothing is lost.
+    from logits of 8 on, and that information is lost; with logits it is not.
     """
     same_shape(probabilities, target)
     inside = wide(probabilities)
@@ -82,7 +82,7 @@ def cross_entropy(
     - Half logits are computed in float32, in a copy as autocast makes one, and the loss is float32.
     - `z_loss` adds that coefficient times the squared logarithm of the normaliser, averaged or
       summed over the same positions with the same class weights. It keeps logits from drifting
-      away together, which the cross entropy alone does not notice. 1e-4 is usual. It is off at 0.
+      together, which does not change the cross entropy. 1e-4 is usual. It is off at 0.
 
     `target` holds class indices, or probabilities in the shape of the logits.
     """
@@ -129,10 +129,10 @@ def kl_divergence(
     """KL(target ‖ prediction), both given as logits; summed along `dim`, then reduced.
 
     "mean" is over the distributions, so it is what torch calls "batchmean". Exact for finite
-    logits. An outcome that the target excludes (-inf) adds nothing; torch's gives NaN there. Bent
-    where the prediction excludes what the target allows: the divergence is infinite, here the
+    logits. An outcome that the target excludes (-inf) adds nothing; torch's gives NaN there. Where
+    the prediction excludes what the target allows, the exact divergence is infinite; here the
     prediction's logarithm counts as that of the smallest normal number (-87.3 in float32), with no
-    gradient. Distributions where the mask is false count for nothing.
+    gradient. Distributions where the mask is false are ignored.
     """
     if logits.shape != target_logits.shape:
         raise ValueError(
@@ -161,13 +161,13 @@ def focal(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """(1 - p)^gamma times the cross entropy, p being the probability of the right class.
+    """(1 - p)^gamma times the cross entropy, where p is the probability of the correct class.
 
     Floating-point targets in the shape of the logits: one yes or no each, by sigmoid; `alpha`
     weighs yes, 1 - alpha no. Integer targets: one of the classes along dimension 1, by softmax;
     `alpha` weighs each class, as a tensor, or all of them. Where all labels are ignored it is 0.
 
-    Nothing is bent: 1 - p is taken from logits, in logarithms, so that it keeps its digits when p
+    Exact: 1 - p is computed from logits, in logarithms, so that it stays accurate when p
     is nearly 1 and has a gradient for every gamma, below 1 too. The mean is over the positions that
     count, not over the sum of alpha.
     """
@@ -247,14 +247,15 @@ def masked_token_loss(
 
     `logits` are (..., classes), `labels` (...). `tokens` is the number of tokens that count in the
     whole update, over micro-batches and ranks: `count_tokens([...])` of its micro-batches. Without
-    it the labels given here are the whole of this rank's update, and the ranks are asked.
+    it, these labels are all of this rank's update, and the count is summed over the ranks.
 
-    `gradients` says what becomes of the ranks' gradients: "averaged", as DistributedDataParallel
-    and FSDP do, or "summed". Averaging divides by the number of ranks once too often, so the loss
-    is multiplied by it. The mean (or sum) of the losses over the ranks, added up over the
-    micro-batches, is the loss of the big batch. Do not divide by the number of micro-batches.
+    `gradients` says how the gradients of the ranks are combined: "averaged", as
+    DistributedDataParallel and FSDP do, or "summed". Averaging divides by the number of ranks once
+    too often, so the loss is multiplied by it. The mean (or sum) of the losses over the ranks,
+    added up over the micro-batches, is the loss of the whole batch. Do not divide by the number of
+    micro-batches.
 
-    Where nothing counts anywhere the loss is 0 with gradient 0. Class weights change the sum and
+    If all labels are ignored, the loss is 0 with gradient 0. Class weights change the sum and
     not the denominator.
     """
     if logits.shape[:-1] != labels.shape:

@@ -61,19 +61,19 @@ class NonFiniteLoss(ArithmeticError):
 class LossCombiner:
     """The weighted sum of named losses.
 
-        combine = LossCombiner(box=7.5, dfl=1.5)  # others weigh 1
+        combine = LossCombiner(box=7.5, dfl=1.5)  # others have weight 1
         total = combine(box=l1, dfl=l2)
         guard.backward(total, **combine.last)  # or total.backward()
 
-    What happens to a component that is NaN or infinite is yours to choose:
+    `on_nonfinite` sets what happens to a component that is NaN or infinite:
 
     - "raise" (the default): `NonFiniteLoss`, with the names.
-    - "leave out": the total is that of the others, `left_out` counts by name, and the first time of
-      each name is a warning. Its part of the graph is not visited. If nothing is left it raises.
-      With several ranks one may leave out what another keeps, and DistributedDataParallel then
-      waits for gradients that never come: take "keep", and the guard holds the step back on all.
-    - "keep": it goes into the total; the guard holds the step back and names the component. Nothing
-      waits for the device. The two others read one small tensor per call.
+    - "leave out": the total is that of the others, `left_out` counts by name, and the first
+      time of each name is a warning. Backward does not run through it. If no component is left, it
+      raises. With several ranks, one may leave out what another keeps, and DistributedDataParallel
+      then waits for gradients forever: use "keep", and the guard skips the step on all ranks.
+    - "keep": it is part of the total; the guard skips the step and names the component. Nothing
+      waits for the device. The other two read one small tensor per call.
 
     `last` holds the values of the last call, unweighted and detached, left-out ones included.
     """
@@ -166,15 +166,15 @@ class LossCombiner:
 
 
 class Scales:
-    """The sizes behind a loss over latents. Filled by the loss, read when you like.
+    """The scale of predictions and targets of a loss over latents; the loss fills it, you read it.
 
         scales = Scales()
         loss = mse(prediction, latent, scales=scales)
         scales.read()  # {"prediction": 0.98, "target": 4.1, "error": 3.9, "ratio": 0.24}
 
-    Root mean squares. A ratio far from 1 says that the prediction lives on another scale than its
-    target. That is to be said, and mended where latents are made; a loss that quietly normalises
-    them is a loss for something else. Filling waits for nothing; `read` waits for the device.
+    Root mean squares. A ratio far from 1 means that predictions and targets have different scales.
+    Fix that where the latents are computed; a loss that normalises them silently optimises
+    something else. Filling does not wait for the device; `read` does.
     """
 
     def __init__(self) -> None:
@@ -206,8 +206,8 @@ def mse(
 ) -> Tensor:
     """The mean squared error, in float32 for half inputs, over the elements the mask keeps.
 
-    Not bent and not normalised: an error whose square does not fit float32 (above 1.8e19) gives
-    infinity, which is true. Shapes must be the same.
+    Neither limited nor normalised: an error whose square does not fit float32 (above 1.8e19) gives
+    infinity. Shapes must be the same.
     """
     same_shape(prediction, target)
     if scales is not None:

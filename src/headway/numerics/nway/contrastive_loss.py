@@ -119,18 +119,18 @@ def nway_contrastive(
     limit: int = LIMIT,
     fuse: bool = True,
 ) -> Tensor:
-    """How badly N modalities of the same samples find each other, exactly, at any batch size.
+    """The contrastive loss over N modalities of the same samples, exact at any batch size.
 
     `features` are N tensors (B, D); row i of each belongs to sample i. With the logits
-    `scale * score(f_1[i_1], …, f_N[i_N])`, a tensor of B^N that is never made, the value is the
+    `scale * score(f_1[i_1], …, f_N[i_N])`, a tensor of B^N that is never created, the value is the
     mean over the N axes of the cross entropy along that axis at the hyper-diagonal, averaged
     (`reduction="mean"`) or summed ("sum") over the batch. It is computed in float32 for half
     precision, and returned so.
 
     score: "norm", "product", "leave-one-out", "variance", "std", "cosine", "distance" and others;
-        or a published number, such as "v11". docs/nway.md says which to take.
+        or a published number, such as "v11". docs/nway.md says which to use.
     scale: the inverse temperature, a number or a tensor (see `Temperature`).
-    normalize: whether rows are brought to length one first. Zero rows stay zero.
+    normalize: whether rows are normalised to length one first. Zero rows stay zero.
     axes: "mean", or "first-plus-rest": the loss along axis 1 plus the mean of the others.
     rescale: whether the product of unit rows is multiplied by D^(N/2 − 1). Without it, as
         published, its gradient vanishes.
@@ -138,11 +138,11 @@ def nway_contrastive(
     gather: True or a process group: contrast with the rows of all ranks. For
         DistributedDataParallel, which takes the mean of the ranks' gradients.
     targets: soft targets of shape (B,)*N instead of the hyper-diagonal. Takes memory of B^N.
-    mask: of shape (B,)*N. A boolean one leaves tuples out; any other is multiplied with the logits,
+    mask: of shape (B,)*N. A boolean mask excludes tuples; any other is multiplied with the logits,
         as published, so that a zero still counts in the softmax. Takes memory of B^N.
     limit: the bytes that `targets` and `mask` may take before they are refused.
     fuse: whether kernels may do the work between the matrix products on a GPU. The first call
-        compiles them, for seconds. Where Triton cannot, plain torch does the same.
+        compiles them, which takes seconds. Without Triton, plain torch does the same.
     """
     given = prepare.checked(features)
     chosen = find_score(score)
@@ -258,7 +258,7 @@ def _operands(score: Score, given: list[Tensor], normalize: bool) -> torch.dtype
 
 
 class NWayContrastive(nn.Module):
-    """`nway_contrastive` with its options kept; `scale` may be a module such as `Temperature`.
+    """`nway_contrastive` as a module; `scale` may be a module such as `Temperature`.
 
         criterion = NWayContrastive(score="norm", scale=Temperature())
         loss = criterion([image, *captions])
@@ -321,7 +321,7 @@ class Temperature(nn.Module):
         temperature = Temperature()
         loss = nway_contrastive(features, scale=temperature())
 
-    Like CLIP's it begins at 1/0.07 and ends at 100. Exclude `log_scale` from weight decay.
+    As in CLIP, it starts at 1/0.07 and is at most 100. Exclude `log_scale` from weight decay.
     """
 
     def __init__(

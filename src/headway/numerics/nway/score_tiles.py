@@ -224,7 +224,7 @@ def _tile(line: TileLine, rows: slice, cols: slice) -> tuple[Tensor, Pull]:
 
 
 def by_autograd(function: Callable[[list[Tensor], list[Tensor]], Tensor]) -> Tile:
-    """A tile whose gradient nobody wrote out."""
+    """A tile whose gradient is left to autograd."""
 
     def tile(rows: list[Tensor], cols: list[Tensor]) -> tuple[Tensor, Pull]:
         with torch.enable_grad():

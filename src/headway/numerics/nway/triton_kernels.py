@@ -1,4 +1,4 @@
-"""Triton kernels for what lies between the matrix products: rows to unit length, and the softmax.
+"""Triton kernels for the work between the matrix products: rows to unit length, and the softmax.
 
 Plain torch reads and writes a block of logits about ten times. Here a row is read once from memory
 (a second look finds it in the cache) and its gradient written once, in the type of the matrix

@@ -35,7 +35,7 @@ def _on_gpu(x: Tensor) -> bool:
 
 
 def may_launch(*tensors: Tensor) -> bool:
-    """Whether the kernels work there, and nobody would have to see them being launched."""
+    """Whether the kernels work there, and no mode or tracer must see their launches."""
     if not (_transformed and _watching_modes and _tracing and _keys):
         return False
     if _transformed() or _watching_modes() or _tracing():

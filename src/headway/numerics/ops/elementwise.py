@@ -26,11 +26,11 @@ def divide(
     """numerator / denominator; `fill` with gradient 0 where the denominator is nearly zero.
 
     Exact, gradient included, wherever the denominator is at least eps from zero, by default the
-    smallest normal number of the dtype, and the quotient fits the dtype. Bent elsewhere:
+    smallest normal number of the dtype, and the quotient fits the dtype. Elsewhere:
 
-    - |denominator| < eps: the value is `fill`, whatever the numerator, and both gradients are 0.
+    - |denominator| < eps: the value is `fill` for every numerator, and both gradients are 0.
     - a quotient too large for the dtype becomes its largest finite number, with its sign and with
-      gradient 0; where only the slope to the denominator is too large, that slope is cut to the
+      gradient 0; where only the slope to the denominator is too large, that slope is limited to the
       largest finite number.
 
     NaN stays NaN where the denominator is not nearly zero. An infinite numerator gives the largest
@@ -133,9 +133,9 @@ def exp(x: Tensor) -> Tensor:
     """The exponential; the largest finite number of the dtype where it would overflow.
 
     Exact, gradient included, wherever the result fits the dtype: below 709.7 in float64, 88.7 in
-    float32 and bfloat16, 11.09 in float16. Bent above: the value stays at the largest finite number
-    and the gradient is 0. An element up there no longer pulls; a loss that gets there should be
-    written with `logsumexp` or `log_softmax` instead. NaN stays NaN.
+    float32 and bfloat16, 11.09 in float16. Above that, the value is the largest finite number and
+    the gradient is 0. Such an element no longer trains; a loss that reaches this range should use
+    `logsumexp` or `log_softmax` instead. NaN stays NaN.
     """
     x = floating(x)
     if can_fuse(x):
@@ -195,7 +195,7 @@ def log(x: Tensor, eps: float | None = None) -> Tensor:
     """The natural logarithm of max(x, eps).
 
     Exact, gradient included, for every x above eps, by default the smallest normal number of the
-    dtype. Bent from there down, zero and negative numbers included: the value is log(eps) and the
+    dtype. At or below eps, for zero and for negative numbers, the value is log(eps) and the
     gradient 0 (float64 -708.4, float32 and bfloat16 -87.3, float16 -9.7). NaN stays NaN.
     """
     x = floating(x)
@@ -253,9 +253,9 @@ _fused_log = direct_apply(_FusedLog)
 def sqrt(x: Tensor) -> Tensor:
     """The square root; 0 with gradient 0 at zero and below.
 
-    Exact, gradient included, for every positive number. Bent at 0, where the slope is infinite: the
-    gradient is 0 there. Negative numbers, mostly rounding noise around zero, count as 0. NaN stays
-    NaN. Close to zero the slope is as steep as it truly is: up to 1e22 for the smallest float32.
+    Exact, gradient included, for every positive number. At 0, where the slope is infinite, the
+    gradient is 0. Negative numbers, mostly rounding noise around zero, count as 0. NaN stays
+    NaN. Close to zero the slope is the exact one: up to 1e22 for the smallest float32.
     """
     x = floating(x)
     if can_fuse(x):

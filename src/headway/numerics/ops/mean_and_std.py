@@ -22,7 +22,7 @@ def masked_mean(
 ) -> Tensor:
     """The mean over the elements where the mask is true; 0 with gradient 0 where there are none.
 
-    What lies under the mask is never touched: NaN there reaches neither value nor gradient, as it
+    Masked values are never read: NaN there reaches neither value nor gradient, as it
     would through `(x * mask).sum() / mask.sum()`. Exact wherever at least one element counts. The
     mask is boolean and is expanded to the shape of x. Counts above 2^24 elements a row are rounded.
     """
@@ -107,11 +107,11 @@ class _FusedMaskedMean(torch.autograd.Function):
 
 
 def std(x: Tensor, dim: int = -1, keepdim: bool = False, *, correction: int = 1) -> Tensor:
-    """The standard deviation along a dimension; 0 with gradient 0 where all are the same.
+    """The standard deviation along a dimension; 0 with gradient 0 if all values are equal.
 
-    Exact for every row that has a spread, at any scale (1e30, 1e-30). Bent in two places: rows
-    with no more than `correction` elements, the empty one included, have spread 0 and gradient 0
-    (torch says NaN); a deviation that does not fit the dtype is its largest finite number,
+    Exact for every row whose elements differ, at any scale (1e30, 1e-30). Two exceptions: rows
+    with no more than `correction` elements, including empty ones, give 0 with gradient 0
+    (torch gives NaN); a deviation that does not fit the dtype becomes its largest finite number,
     with gradient 0.
     """
     count = x.shape[dim]
@@ -138,9 +138,9 @@ def _safe_std(x: Tensor, dim: int, keepdim: bool, correction: int) -> Tensor:
 def var(x: Tensor, dim: int = -1, keepdim: bool = False, *, correction: int = 1) -> Tensor:
     """The variance along a dimension; 0 with gradient 0 for rows with too few elements.
 
-    It has no singular point of its own: torch's, save that rows with no more than `correction`
-    elements give 0 and not NaN, and that half dtypes are computed in float32. A variance too large
-    for the dtype is infinite, as it is in torch: take `std`.
+    The same as torch's, except that rows with no more than `correction` elements give 0 instead of
+    NaN, and that half dtypes are computed in float32. A variance too large for the dtype is
+    infinite, as in torch: use `std` instead.
     """
     if x.shape[dim] <= correction:
         return std(x, dim, keepdim, correction=correction)

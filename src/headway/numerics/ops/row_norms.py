@@ -108,11 +108,11 @@ def normalize(x: Tensor, dim: int = -1, eps: float | None = None) -> Tensor:
     """Each row divided by its Euclidean norm; a row of zeros stays zero, with gradient 0.
 
     Exact for every row whose norm is at least eps, by default the smallest normal number of the
-    dtype, and fits the dtype: a row of 1e-30 has length one afterwards, and so has a row of 1e30.
-    Bent below eps: such a row counts as zero, value and gradient. (`torch.nn.functional.normalize`
-    divides by at least 1e-12: shorter rows stay short, and a row of zeros has a gradient of 1e12.)
-    A row whose norm is too large for the dtype it is computed in gives 0, with gradient 0. A row
-    with NaN or infinity gives NaN.
+    dtype, and fits the dtype: a row of 1e-30 has length one afterwards, and so has a row of 1e30. A
+    row with a norm below eps counts as zero, in value and gradient.
+    (`torch.nn.functional.normalize` divides by at least 1e-12: shorter rows stay short, and a row
+    of zeros has a gradient of 1e12.) A row whose norm is too large for the dtype it is computed in
+    gives 0, with gradient 0. A row with NaN or infinity gives NaN.
     """
     least = eps_for(x.dtype) if eps is None else float(eps)
     if can_fuse(x):
@@ -192,11 +192,11 @@ class _FusedNormalize(torch.autograd.Function):
 
 
 def cosine_similarity(a: Tensor, b: Tensor, dim: int = -1, eps: float | None = None) -> Tensor:
-    """The scalar product of the rows, each normalised; 0 with gradient 0 where one of them is zero.
+    """The dot product of the rows, each normalised; 0 with gradient 0 where one of them is zero.
 
-    Exact for rows of any scale, and never out of [-1, 1] by more than rounding. Bent as
-    `normalize` is: a row whose norm is below eps counts as zero. (torch's own takes 1e-8 for the
-    smallest norm, so two equal rows of 1e-10 are not alike.)
+    Exact for rows of any scale, and never outside [-1, 1] by more than rounding. As in
+    `normalize`, a row whose norm is below eps counts as zero. (torch's own function uses at least
+    1e-8 as the norm, so two equal rows of 1e-10 are not similar.)
     """
     dtype = common_dtype(a, b)
     least = eps_for(dtype) if eps is None else eps
@@ -210,9 +210,9 @@ def cosine_similarity(a: Tensor, b: Tensor, dim: int = -1, eps: float | None = N
 def norm(x: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
     """The Euclidean norm along a dimension; 0 with gradient 0 for a row of zeros.
 
-    Exact for every row, also where the squares overflow or vanish (1e30, 1e-30). Bent in one place:
-    a norm that does not fit the dtype is its largest finite number, with gradient 0. NaN and
-    infinity stay.
+    Exact for every row, even if its squares overflow or underflow (1e30, 1e-30). One exception:
+    a norm that does not fit the dtype becomes its largest finite number, with gradient 0. NaN and
+    infinity are kept.
     """
     if can_fuse(x):
         fused: Tensor = _FusedNorm.apply(x, dim, keepdim)  # type: ignore[no-untyped-call]

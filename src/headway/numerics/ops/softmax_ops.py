@@ -19,9 +19,9 @@ from headway.numerics.ops._shared import holds, is_half, may_look, wide
 def logsumexp(x: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
     """log(sum(exp(x))) along a dimension, with a gradient also where every entry is -inf.
 
-    Exact for every row with an entry above -inf. Bent where there is none, the empty row included:
-    the sum is empty and its logarithm -inf; here it is the lowest finite number of the dtype, with
-    gradient 0 (torch's gradient is NaN). +inf and NaN stay.
+    Exact for every row with an entry above -inf. Without one, and for an empty row,
+    the exact value is -inf; this function returns the lowest finite number of the dtype, with
+    gradient 0 (torch's gradient is NaN). +inf and NaN are kept.
     """
     if can_fuse(x):
         fused: Tensor = _FusedLogSumExp.apply(x, dim, keepdim)  # type: ignore[no-untyped-call]
@@ -95,10 +95,10 @@ class _FusedLogSumExp(torch.autograd.Function):
 def masked_softmax(x: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tensor:
     """Softmax over the entries where the mask is true; the others get 0.
 
-    Exact in every row with an entry that counts. Bent where there is none, a row fully masked or
-    all -inf: torch's softmax is NaN there, here the row is 0 and so is its gradient. (It does not
-    sum to one then.) Without a mask only the rows that are all -inf are special. What lies under
-    the mask reaches neither value nor gradient, NaN included.
+    Exact in every row with an unmasked finite entry. In a row that is fully masked or all -inf,
+    torch's softmax is NaN; here the row is 0, and so is its gradient. (It does not sum to one.)
+    Without a mask only the rows that are all -inf are special. Masked values reach neither value
+    nor gradient, NaN included.
     """
     shares: Tensor
     if _can_fuse(x, _checked(mask)):
@@ -109,10 +109,10 @@ def masked_softmax(x: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tens
 
 
 def masked_log_softmax(x: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tensor:
-    """The logarithm of `masked_softmax`; entries that do not count get the lowest finite number.
+    """The logarithm of `masked_softmax`; masked entries get the lowest finite number.
 
-    Exact where the mask is true. Bent where the true value is -inf, which makes NaN of a product
-    with zero: it is the lowest finite number of the dtype (float32 -3.4e38, float16 -65504), with
+    Exact where the mask is true. Where the exact value is -inf, which gives NaN in a product with
+    zero, it is the lowest finite number of the dtype (float32 -3.4e38, float16 -65504), with
     gradient 0. Its exponential is 0, and zero times it is 0.
     """
     lowest = torch.finfo(x.dtype).min

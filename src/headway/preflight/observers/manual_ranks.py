@@ -279,7 +279,7 @@ class ManualRanks(Observer):
             self.evidence.column(CLIP, {str(rank): value for rank, value in enumerate(norms)})
 
     def _may_differ(self, states: Sequence[RankState]) -> bool:
-        """Whether replicas without a common gradient may differ for a while, or for good."""
+        """Whether replicas without a common gradient may differ for a while, or permanently."""
         if any(state.averages for state in states) or len({str(s.rates) for s in states}) > 1:
             return True
         return any(

@@ -156,7 +156,7 @@ OVERFIT_RATES = (1e-2, 1e-3)
 
 @dataclass(frozen=True, slots=True)
 class OverfitResult:
-    """What came of it."""
+    """Its outcome."""
 
     start: float
     end: float

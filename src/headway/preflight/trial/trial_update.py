@@ -69,7 +69,7 @@ class WeightUpdate:
                 parameter.data.copy_(after)
 
     def sizes(self) -> dict[str, float]:
-        """Norms, and how the update lies to the weights and to the gradient; measured once."""
+        """Norms, and the angle of the update to weights and gradient; measured once."""
         if self._sizes is None:
             with no_dispatch_modes():
                 self._sizes = self._measure_sizes()

@@ -302,7 +302,7 @@ class UpdateTrials(Observer):
             self._unavailable(f"{type(error).__name__}: {error}".splitlines()[0][:200])
 
     def _played(self, watched: WatchedOptimizer) -> tuple[OpReplay, float, float | None]:
-        """The part of the tape that the step was made from, and what came out of it."""
+        """The part of the tape that the step was computed from, and its result."""
         if self._backwards:
             roots = [root for backward in self._backwards for root in backward.roots]
             scale = self._backwards[-1].scale

@@ -1,6 +1,6 @@
 """The order in which DistributedDataParallel puts gradients into its buckets.
 
-DistributedDataParallel chooses it anew after its first backward pass. With more than two ranks the
+DistributedDataParallel chooses it again after its first backward pass. With more than two ranks the
 rounding of a sum depends on the place of a number in its bucket, so that the first step of a
 resumed run would differ from the uninterrupted run in the last bits.
 """

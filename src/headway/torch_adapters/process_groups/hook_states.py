@@ -31,7 +31,7 @@ class HookStates:
 
     @torch.no_grad()
     def renew(self) -> None:
-        """Take the present states for good."""
+        """Keep the present states: they are not restored."""
         present = [_remembered(state) for state, _ in self._states]
         versions = [tensor_version(tensor) for _, tensor in find_tensors(present)]
         if versions == self._versions and len(self._kept) == len(present):

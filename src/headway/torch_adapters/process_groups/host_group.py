@@ -1,4 +1,4 @@
-"""A process group through the host, beside the user's own."""
+"""A process group through the host, in addition to the user's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ProcessGroup = Any
 
 
 class HostGroup:
-    """A gloo group beside the user's own, shared by all guards of a process over the same ranks.
+    """A gloo group next to the user's own, shared by all guards of a process over the same ranks.
 
     It has a socket to every other rank, so it is created when it is first needed (a bad step that
     is run again, a sharded snapshot) and destroyed with the last guard that uses it.

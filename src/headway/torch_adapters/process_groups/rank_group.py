@@ -117,7 +117,7 @@ class RankGroup:
         return int(agreed)
 
     def reduce(self, numbers: Tensor, operation: Any, when: str) -> None:
-        """All-reduce in place. On CUDA nothing waits; elsewhere, until all ranks came."""
+        """All-reduce in place. On CUDA nothing waits; elsewhere, it waits for all ranks."""
         try:
             dist.all_reduce(numbers, op=operation, group=self.group)
         except RuntimeError as error:
@@ -296,7 +296,7 @@ class SingleProcess:
     count = 1
 
     def __init__(self, number: int = 0) -> None:
-        """`number` tells it from other processes that train for themselves beside it."""
+        """`number` distinguishes it from other processes that train separately."""
         self.folder = f"snapshots.rank{number}" if number else "snapshots"
         """Where its snapshots go in the run directory."""
 

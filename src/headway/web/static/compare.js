@@ -80,7 +80,7 @@ function draw() {
   if (group) notes.push("Curves are means; the band reaches from the lowest run to the highest.");
   if (chosen.length < 2) notes.push("Select two or more runs.");
   if (drawing.unknown) notes.push(`${drawing.unknown} of the selected runs ${drawing.unknown === 1 ? "does" : "do"} not exist.`);
-  if (drawing.repeated.length) notes.push(`Steps repeated after a resume or roll back are drawn after the earlier ones: ${drawing.repeated.join(", ")}.`);
+  if (drawing.repeated.length) notes.push(`Steps repeated after a resume or a roll-back are drawn after the earlier ones: ${drawing.repeated.join(", ")}.`);
   byId("note").textContent = notes.join(" ");
   if (view) drawing.extent = { min: 0, max: Math.max(drawing.end, 1) };
   if (!charts) {

@@ -443,7 +443,7 @@ function headwayCharts(data, looked = () => {}, live = false) {
     const box = element("div", "chart-tools noprint");
     chart.all = button("all", "all values");
     chart.all.hidden = true;
-    chart.all.title = "A few values lie far beyond the others; the range leaves them out";
+    chart.all.title = "A few values are far beyond the others; the range excludes them";
     chart.all.setAttribute("aria-pressed", String(chosen.all.has(id)));
     chart.all.addEventListener("click", () => {
       if (!chosen.all.delete(id)) chosen.all.add(id);

@@ -72,7 +72,7 @@ def _options(name: str, value: Any, depth: int) -> Iterator[Mapping[Any, Any]]:
 
 
 def _is_plain_record(value: Any) -> bool:
-    """Whether something is there to hold options, whatever its name."""
+    """Whether an object is a container of options, under any name."""
     return is_dataclass(value) or type(value).__name__ in _NAMESPACES or hasattr(value, "_fields")
 
 

@@ -332,7 +332,7 @@ def _has_bad(tensors: list[Tensor]) -> bool:
 
 DATA_PASSES_SIGNAL = "data_passes"
 MOST_REPEATED_ROWS = 50_000
-"""Rows that are remembered; after that nothing new is said."""
+"""Rows that are remembered; after that nothing new is reported."""
 MOST_REPEATED_COLUMNS = 256
 
 

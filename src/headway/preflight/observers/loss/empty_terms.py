@@ -152,7 +152,7 @@ class EmptyTermSite:
     first: int
     steps: int = 0
     alive: bool = False
-    """Something else came there as well."""
+    """Another value was added there as well."""
     reported: bool = False
 
 

@@ -51,7 +51,7 @@ _FIXED: dict[str, Interval] = {
     "Norm": (0.0, math.inf),
     "Logsumexp": ANYTHING,
 }
-"""The same whatever goes in."""
+"""The same for every input."""
 _BOUNDING = (
     "Abs", "Celu", "Clamp", "ClampMax", "ClampMin", "Elu", "Exp", "Expm1", "Hardtanh", "Pow",
     "Relu", "Sqrt", "Threshold",

@@ -29,7 +29,7 @@ TOPIC, MEANS = "summed-loss", "mean-loss"
 STEPS = 2
 """Steps that are looked at."""
 UNWEIGHTED = 0.5
-"""Factor from which a mean beside the sum has no weight that would balance the two."""
+"""Factor from which a mean next to the sum has no weight that would balance the two."""
 _SUMS = find_aliases("sum", "nansum")
 _PRODUCTS = find_aliases("dot", "vdot", "inner", "matmul", "__matmul__", "einsum")
 """`error @ error` is a sum, too."""

@@ -62,7 +62,7 @@ class TargetCall(NamedTuple):
 
 
 class Alignment(NamedTuple):
-    """Targets beside the tokens they stand for."""
+    """Targets, and the tokens they refer to."""
 
     call: TargetCall
     tokens: Tensor

@@ -1,7 +1,7 @@
 """Losses that train nothing: no backward pass starts from them, or no step uses their gradients.
 
 A component that was added as a number without its graph, or whose sum nothing came of, trains
-nothing; nobody notices, because the loss that is left falls.
+nothing; this goes unnoticed, because the loss that is left falls.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class UnusedLoss:
     joined: bool = False
     """It was added to what trains, and the sum was not used."""
     forgotten: bool = False
-    """It stands beside losses that do train, and nobody looks at it."""
+    """It is computed next to losses that do train, and nothing reads it."""
     ratios: list[float] = field(default_factory=list)
     """What the loss holds beyond its parts, over the value of this one."""
     values: list[float] = field(default_factory=list)
@@ -130,7 +130,7 @@ class UnusedLosses:
             self._report(key, idle, 8)
 
     def _joined(self, gone: Sequence[Scalar], known: Mapping[Any, Scalar]) -> dict[Any, Scalar]:
-        """Sources that were added to what trains, and the sum that nothing came of."""
+        """Sources that were added to what trains, and the sum that is not used."""
         found: dict[Any, Scalar] = {}
         for item in gone:
             if item.fed or item.op not in ("add", "sum") or item.node is None:
@@ -176,7 +176,7 @@ class UnusedLosses:
 
 
 def _constant_weight(idle: UnusedLoss) -> float | None:
-    """The factor by which the value stands in the loss, if it is one and the same."""
+    """The factor by which the value enters the loss, if it is one and the same."""
     ratios = idle.ratios
     if len(ratios) < FEWEST or len(ratios) < 0.8 * idle.steps:
         return None

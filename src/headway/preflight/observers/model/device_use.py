@@ -176,7 +176,7 @@ class UnusedGraphs(Observer):
 
 MEMORY_TOPIC = "memory"
 MEMORY_STEPS = 3
-"""The first steps: what is kept for good (moments) is allocated in them."""
+"""The first steps: what stays allocated (moments) is allocated in them."""
 MOST_EPOCHS = 100
 
 

@@ -1,4 +1,4 @@
-"""Linear layers in the first training steps: what lies between them, and how they start."""
+"""Linear layers in the first training steps: the ops between them, and how they start."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ class LinearLayers(Observer):
     # The start.
 
     def _first_scale(self, calls: list[_Layer]) -> Any:
-        """The line that gave most weights their scale; where they are used if nobody knows."""
+        """The line that gave most weights their scale; where they are used if it is unknown."""
         places = [self.script.origins.of_parameter(layer.weight) for layer in calls]
         known = [place for place in places if place is not None]
         return max(known, key=known.count) if known else calls[0].site.place

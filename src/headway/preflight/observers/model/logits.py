@@ -41,7 +41,7 @@ class Attention(Observer):
     def start(self) -> None:
         self._sites = CallSites(self.script)
         self._waiting: dict[int, tuple[ref[Any], CallSite, Tensor]] = {}
-        """Softmax results that nobody has used yet, with their scores."""
+        """Softmax results that are not used yet, with their scores."""
         self._found: dict[tuple[Any, ...], tuple[CallSite, float, float]] = {}
         self._named: dict[str, None] = {}
 

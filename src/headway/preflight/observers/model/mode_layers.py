@@ -61,7 +61,7 @@ def _layers_within(module: nn.Module, path: str, owner: nn.Module) -> Iterator[M
 
 
 def dropout_rate(module: nn.Module) -> float:
-    """The rate of a dropout, of whatever make."""
+    """The rate of a dropout of any class."""
     names = ("dropout",) if isinstance(module, (nn.MultiheadAttention, nn.RNNBase)) else _RATES
     for name in names:
         rate: Any = getattr(module, name, None)

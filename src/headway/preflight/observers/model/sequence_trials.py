@@ -151,7 +151,7 @@ class PaddedRow(NamedTuple):
         return None
 
     def cut(self, forward: ModuleForward, length: int) -> tuple[list[Any], dict[str, Any]]:
-        """The inputs with this row alone and so many of its positions."""
+        """The inputs with this row alone and a number of its positions."""
         batch_axis = 1 - self.time
 
         def change(tensor: Tensor) -> Tensor:

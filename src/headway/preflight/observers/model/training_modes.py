@@ -73,7 +73,7 @@ class TrainingModes(Observer):
         self._training: dict[int, list[_Forward]] = {}
         """Those that led to a backward in this step, by their root."""
         self._evaluated: _Forward | None = None
-        """The last forward, where it was one without gradients that nobody has judged yet."""
+        """The last forward pass, if it was one without gradients that is not judged yet."""
         self._before: _Forward | None = None
         """The last forward without gradients since the last backward."""
         self._sampled: set[int] = set()

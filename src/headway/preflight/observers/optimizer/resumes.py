@@ -393,7 +393,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def _unmoved(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether nobody has put other weights there in between (another task's, the best ones)."""
+    """Whether no other weights were loaded in between (another task's, the best ones)."""
     left, found = before.get("as_left"), now.get("as_found")
     return left is not None and found is not None and _same(left, found)
 

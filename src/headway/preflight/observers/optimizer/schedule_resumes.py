@@ -1,4 +1,4 @@
-"""Where a learning-rate schedule stands at the first update after a resume."""
+"""The position of a learning-rate schedule at the first update after a resume."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ SETS_RATE = r"""\[["']lr["']\]\s*[*/]?=[^=]"""
 
 
 class Schedules(Observer):
-    """Counts a schedule's steps beside those of its optimizer and the batches drawn."""
+    """Counts a schedule's steps, those of its optimizer, and the batches drawn."""
 
     def start(self) -> None:
         self._batches = 0
