@@ -2,6 +2,7 @@
 
     python benchmarks/loop_shapes.py [--only recursion] [--command check|run|fix] [--json FILE]
     python benchmarks/loop_shapes.py --set q     # the second set: its names begin with q
+    python benchmarks/loop_shapes.py --set r     # the third set
 
 The scripts of corpus/origins: loops of many shapes, from a list comprehension to Lightning and
 two ranks, each with one bad number. The line where it originates carries the mark `# <- origin`,
@@ -206,7 +207,9 @@ def measure(scripts: Sequence[Path], command: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="part of a script's name")
-    parser.add_argument("--set", default="", choices=["", "o", "q"], help="how the names begin")
+    parser.add_argument(
+        "--set", default="", choices=["", "o", "q", "r"], help="how the names begin"
+    )
     parser.add_argument("--command", choices=["check", "run", "fix"])
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
