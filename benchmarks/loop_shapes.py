@@ -2,6 +2,7 @@
 
     python benchmarks/loop_shapes.py [--only recursion] [--command check|run|fix] [--json FILE]
     python benchmarks/loop_shapes.py --set q     # the second set: its names begin with q
+    python benchmarks/loop_shapes.py --set r     # the third set
 
 The scripts of corpus/origins: loops of many shapes, from a list comprehension to Lightning and
 two ranks, each with one bad number. The line where it originates carries the mark `# <- origin`,
@@ -9,7 +10,8 @@ written before the script ran for the first time. Each runs unmodified, in a pro
 once under `headway check` and once under `headway run`. A line is
 right if the first cause names it. Then `headway check --fix --unsafe` edits a copy: counted is how
 many scripts get an edit that a fresh run confirmed, and in how many of these no finding of a bad
-number is left.
+number is left. `--command healthy` does the same to the healthy version of each script
+(corpus/origins/healthy.toml), which must stay as it is.
 """
 
 from __future__ import annotations
@@ -32,6 +34,11 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 import torch
 
@@ -143,13 +150,14 @@ def has_tested_fix(report: dict[str, Any]) -> bool:
     return any(item["tested"] and item["cured"] for item in remedies)
 
 
-def fixed(script: Path) -> dict[str, Any]:
-    """What `check --fix --unsafe` does to a copy of the script."""
+def fixed(script: Path, text: str | None = None) -> dict[str, Any]:
+    """What `check --fix --unsafe` does to a copy of the script, or to this version of it."""
+    text = script.read_text() if text is None else text
     ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     steps = "3" if TOGETHER in script.name else str(STEPS)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / script.name
-        copy.write_text(script.read_text())
+        copy.write_text(text)
         done = subprocess.run(
             [
                 *(sys.executable, *(ranks if TOGETHER in script.name else [])),
@@ -161,11 +169,38 @@ def fixed(script: Path) -> dict[str, Any]:
             check=False,
             cwd=folder,
         )
-        edited = copy.read_text() != script.read_text()
+        edited = copy.read_text() != text
         left = named_lines(examine(copy, "check")) if edited else []
     codes = sorted({code for code, _, _ in left} & BAD_NUMBERS)
     said = done.stdout.strip().splitlines()[-3:]
-    return {"edited": edited, "left": codes, "said": said}
+    shown = sorted(code for code in BAD_NUMBERS if f" {code} " in done.stdout)
+    return {"edited": edited, "left": codes, "said": said, "shown": shown}
+
+
+def healthy_versions() -> dict[str, str]:
+    """The healthy version of each script that has one, by its name."""
+    found = {}
+    for name, pairs in tomllib.loads((SCRIPTS / "healthy.toml").read_text()).items():
+        text = (SCRIPTS / f"{name}.py").read_text()
+        for old, new in pairs:
+            assert text.count(old) == 1, f"{name}: {old!r} is there {text.count(old)} times"
+            text = text.replace(old, new)
+        found[name] = text
+    return found
+
+
+def measure_healthy(scripts: Sequence[Path]) -> dict[str, Any]:
+    versions = healthy_versions()
+    chosen = [script for script in scripts if script.stem in versions]
+    found = {script.stem: fixed(script, versions[script.stem]) for script in chosen}
+    for name, item in found.items():
+        if item["edited"] or item["shown"]:
+            print(f"  healthy {name}: {item}")
+    return {
+        "unchanged": sum(not item["edited"] for item in found.values()),
+        "without an alarm": sum(not item["shown"] for item in found.values()),
+        "of": len(chosen),
+    }
 
 
 def measure_fixes(scripts: Sequence[Path]) -> dict[str, Any]:
@@ -206,8 +241,10 @@ def measure(scripts: Sequence[Path], command: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="part of a script's name")
-    parser.add_argument("--set", default="", choices=["", "o", "q"], help="how the names begin")
-    parser.add_argument("--command", choices=["check", "run", "fix"])
+    parser.add_argument(
+        "--set", default="", choices=["", "o", "q", "r"], help="how the names begin"
+    )
+    parser.add_argument("--command", choices=["check", "run", "fix", "healthy"])
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     logging.getLogger("headway").setLevel(logging.ERROR)
@@ -217,6 +254,10 @@ def main() -> None:
     scripts = sorted(item for item in SCRIPTS.glob(f"{args.set}*.py") if args.only in item.name)
     found: dict[str, Any] = {}
     for command in [args.command] if args.command else ["check", "run", "fix"]:
+        if command == "healthy":
+            found[command] = result = measure_healthy(scripts)
+            print(f"healthy: {result}")
+            continue
         if command == "fix":
             found[command] = result = measure_fixes(scripts)
             counts = f"{result['edited']} of {result['of']} edited, cured {result['right']}"

@@ -116,3 +116,20 @@ def test_of_words_as_much_alike_the_one_with_more_letters_in_their_place() -> No
     assert nearest_name("HD1O1", ["HD311", "HD101", "nonfinite-loss"]) == "HD101"
     assert nearest_name("xyz", ["HD101"]) is None
     assert nearest_name("HD101", []) is None
+
+
+def test_an_explained_fault_takes_the_remedies_that_a_later_step_has_tested() -> None:
+    fold = FindingEpisodes()
+    first = read_incident(event({**DATA, "trials": []}, step=3))
+    later = read_incident(event())
+    elsewhere = read_incident(event({**DATA, "origins": [{"kind": "overflow", "op": "exp"}]}))
+    assert first is not None
+    assert later is not None
+    assert elsewhere is not None
+    for seq, step in enumerate((3, 7)):
+        fold.add([finding(step=step, seq=seq)])
+        fold.explain(first if step == 3 else elsewhere)
+    assert not any(remedy.tested for remedy in fold.findings[0].remedies)
+    fold.explain(later)
+    (told,) = fold.findings
+    assert (told.step, told.remedies) == (3, (Remedy("Clamp p.", True, True),))

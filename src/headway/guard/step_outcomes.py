@@ -129,6 +129,8 @@ class StepOutcomes:
             self._scaler_skips += 1
             if self._scaler_skips == SKIPS_UNTIL_TRACED:
                 self._rerun.trace_skipped_steps()
+            elif self._scaler_skips == SKIPS_UNTIL_TRACED + 1:
+                self._rerun.on_skipped_step(context, self._steps[optimizer].parameters())
         if self._optimizers == 1:
             self.emit()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from headway.core.bound import LARGEST
-from headway.core.incident_events import INCIDENT
+from headway.core.incident_events import INCIDENT, TRACED
 from headway.core.numbers import encode_numbers, ordinal
 from headway.explain import explanation as wording
 from headway.explain.explanation import Explanation, Origin, Trial
@@ -58,6 +58,8 @@ class BadStep:
     """Why the step cannot be run again exactly as it was; empty: it can."""
     iteration: LoopIteration | None = None
     """The iteration of its loop, if the loop makes its own data."""
+    by_scaler: bool = False
+    """A GradScaler skipped it, which may only be in search of a scale."""
     sample_names: SampleNames | None = None
     """Names of the samples in the data set; unset: the indices that its loader shows."""
 
@@ -150,6 +152,22 @@ class StepContext:
     held: bool = False
     """The host skipped the update; a fused kernel's own verdict comes with the readings."""
 
+    def as_bad_step(
+        self, parameters: Sequence[Tensor], inexact: str, *, spike: bool, by_scaler: bool
+    ) -> BadStep:
+        return BadStep(
+            self.step,
+            "spike" if spike else "nonfinite",
+            self.batches,
+            self.before,
+            self.scale,
+            self.limit if spike else None,
+            parameters,
+            inexact,
+            self.iteration,
+            by_scaler=by_scaler,
+        )
+
 
 @dataclass(slots=True)
 class AppliedRemedy:
@@ -205,6 +223,10 @@ class RerunResults:
         explanation = found.explanation
         self.found.append(explanation)
         if self.captured:
+            return
+        if bad.by_scaler:
+            data = encode_numbers(explanation.to_dict())
+            self._host.record_event(explanation.step, TRACED, data)
             return
         same = [item for item in self.found[:-1] if _same_cause(item, explanation)]
         # The first in full, repeats as a reference to it.

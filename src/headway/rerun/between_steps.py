@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -20,7 +21,9 @@ from torch import Tensor
 
 from headway.explain.explanation import Explanation, Origin
 from headway.output.notices import logger
+from headway.rerun.bad_step import MissedStep, RerunResults
 from headway.rerun.protocol import RerunHost, trained_parameters
+from headway.rerun.step_tracer import StepOrigins
 from headway.rerun.strategies.lifted_body import LiftedBody
 from headway.rerun.strategies.loop_source import find_rest
 from headway.torch_adapters.isolated_child import run_isolated
@@ -32,6 +35,35 @@ if TYPE_CHECKING:
 SECONDS = 20.0
 BadWeights = Mapping[str, tuple[int, int]]
 """NaN and infinite elements of each weight that has some."""
+
+
+class BetweenSteps:
+    """Explains weights that were bad when a step began."""
+
+    def __init__(self, host: RerunHost) -> None:
+        self._host = host
+        self._bad: BadWeights = {}
+
+    def weights_are_bad(self) -> None:
+        """Of the step that ends now."""
+        self._bad = find_bad_weights(self._host)
+
+    def explain(
+        self,
+        missed: MissedStep,
+        frame: FrameType | None,
+        iteration: LoopIteration | None,
+        results: RerunResults,
+    ) -> None:
+        """The step is over; `frame` is in its loop."""
+        bad, self._bad = self._bad, {}
+        if not bad:
+            return
+        began = time.perf_counter()
+        made = find_weight_origin(self._host, missed.step, bad, frame, iteration)
+        self._host.exclude_time(time.perf_counter() - began)
+        if made is not None:
+            results.report_traced(missed, StepOrigins((made,), bad_loss=True), missed.step)
 
 
 def find_bad_weights(host: RerunHost) -> BadWeights:

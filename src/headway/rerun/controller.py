@@ -23,12 +23,12 @@ from headway.explain.failing_step import StepPass
 from headway.output.notices import Notices, logger
 from headway.policy import Policy, StepVerdict
 from headway.rerun.bad_step import BadStep, MissedStep, PlanResult, RerunResults
-from headway.rerun.between_steps import BadWeights, find_bad_weights, find_weight_origin
+from headway.rerun.between_steps import BetweenSteps
 from headway.rerun.protocol import ProtectedCalls, Rerun, RerunCase, RerunHost, RerunMoment
 from headway.rerun.recorded_batch import RecordedBatch
 from headway.rerun.rerun_group import StepAborted
 from headway.rerun.sandbox import RerunSandbox
-from headway.rerun.step_tracer import StepOrigins, StepTracer, UnexplainedSteps
+from headway.rerun.step_tracer import StepTracer, UnexplainedSteps
 from headway.rerun.strategies.framework import FrameworkRerun
 from headway.rerun.strategies.loop_body import LoopBodyRerun
 from headway.rerun.strategies.loop_follower import LoopFollower, LoopIteration
@@ -82,8 +82,7 @@ class RerunController:
         """Weights have changed in the step that began with these random numbers."""
         self._moved_iteration: LoopIteration | None = None
         """Weights have changed in this iteration."""
-        self._bad_weights: BadWeights = {}
-        """Weights that were bad before the last step."""
+        self._between_steps = BetweenSteps(host)
         self._missed: MissedStep | None = None
         """The last bad step that has not been run again."""
         self.rerun_results = RerunResults(host, policy, notices)
@@ -149,30 +148,36 @@ class RerunController:
         self.copy_batches = self.copy_batches or any(kept.changed for kept in context.batches)
         if not verdict.spike and self._policy.replay:
             self._missed = MissedStep(context.step, context.parameters)
+        self._await_rerun(context, parameters, spike=verdict.spike)
+
+    def on_skipped_step(self, context: StepContext, parameters: Sequence[Tensor]) -> None:
+        """A GradScaler skips step after step: fixes are tried on this one."""
+        if self._policy.replay and self._host.agreement.count == 1:
+            self._await_rerun(context, parameters, by_scaler=True)
+
+    def _await_rerun(
+        self,
+        context: StepContext,
+        parameters: Sequence[Tensor],
+        *,
+        spike: bool = False,
+        by_scaler: bool = False,
+    ) -> None:
         if self._pending is not None or not context.again:
             return
         if not self._left or context.step < self._not_before or context.step != self._host.step:
             return
         self._left -= 1
         self._not_before = context.step + self._policy.replay_gap
-        self._pending = BadStep(
-            context.step,
-            "spike" if verdict.spike else "nonfinite",
-            context.batches,
-            context.before,
-            context.scale,
-            context.limit if verdict.spike else None,
-            parameters,
-            WEIGHTS_MOVED if self._weights_moved(context) else "",
-            context.iteration,
-        )
+        inexact = WEIGHTS_MOVED if self._weights_moved(context) else ""
+        self._pending = context.as_bad_step(parameters, inexact, spike=spike, by_scaler=by_scaler)
 
     def on_lost_step(self, context: StepContext, *, goes_on: bool) -> None:
         """Training does not continue from the weights of this bad step: only a trace can explain
         it, or that of a later step if it goes on from a snapshot."""
         if self._policy.replay:
             self._missed = MissedStep(context.step, context.parameters, lost=not goes_on)
-            self._bad_weights = find_bad_weights(self._host)
+            self._between_steps.weights_are_bad()
 
     def trace_skipped_steps(self) -> None:
         """A GradScaler skips step after step: the trace of a next one may show why. Ranks could
@@ -203,11 +208,11 @@ class RerunController:
             self.tracer.step_over(self._host)
             return  # as after almost every step
         missed = self._collect_missed()
-        if missed is not None and self._bad_weights and not self.tracer.running:
-            known = len(self.rerun_results.found)
-            self._protected.spare(TRACING, self._explain_weights, missed, frame)
+        if missed is not None and not self.tracer.running:
+            known, present = len(self.rerun_results.found), self.self_fed_loop.present
+            explain = self._between_steps.explain
+            self._protected.spare(TRACING, explain, missed, frame, present, self.rerun_results)
             missed = missed if len(self.rerun_results.found) == known else None
-        self._bad_weights = {}
         self._protected.spare(TRACING, self.tracer.step_over, self._host)
         if missed is not None:
             pending = self._pending is not None
@@ -216,16 +221,6 @@ class RerunController:
         self._protected.spare(TRACING, self.tracer.record_unused, self._host)
         if not self.tracer.running:
             self._protected(self.unexplained.report)
-
-    def _explain_weights(self, missed: MissedStep, frame: FrameType | None) -> None:
-        """Weights were bad before the step: the code between the steps may have made them so."""
-        present = self.self_fed_loop.present
-        began = time.perf_counter()
-        made = find_weight_origin(self._host, missed.step, self._bad_weights, frame, present)
-        self._host.exclude_time(time.perf_counter() - began)
-        if made is not None:
-            found = StepOrigins((made,), bad_loss=True)
-            self.rerun_results.report_traced(missed, found, missed.step)
 
     def close(self) -> None:
         """The guard closes, perhaps in the middle of a pass: nothing may listen any more."""
