@@ -331,8 +331,8 @@ class ObservedLoader:
         source = self._source
         if not isinstance(source, IndexedIterator):
             return BatchOrigin(self._epoch, self.given)
-        drawn = source.drawn()
-        return BatchOrigin(self._epoch, self.given, drawn.dataset, drawn.indices, drawn.batched)
+        tape = source.tape
+        return BatchOrigin(self._epoch, self.given, tape.dataset, source.indices, tape.batched)
 
 
 def _versions(batch: Any) -> int:
