@@ -25,7 +25,7 @@ from support.strategies import (
     thoroughly,
 )
 
-from headway.core.codec import SCHEMA, from_json, to_json
+from headway.core.codec import SCHEMA, from_json, step_line, to_json
 from headway.core.records import (
     Column,
     EventRecord,
@@ -195,3 +195,21 @@ def test_a_header_of_a_later_version_is_read_for_what_we_know_of_it() -> None:
     header = from_json(line)
     assert isinstance(header, Header)
     assert header.signals["loss"] == Signal(span=3)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"loss": 0.1, "lr": 1e-300, "grad_norm#1": 3.0, 'loss/ä "b"': -0.0},
+        {"loss": math.nan},
+        {"loss": 1},
+    ],
+)
+def test_the_quick_line_of_a_step_is_the_line_of_the_encoder(values: dict[str, float]) -> None:
+    step = StepRecord(1, 20, 300, values)
+    plain = json.dumps(to_json(step), separators=(",", ":"))
+    assert step_line(step) in (plain, None)
+    assert (step_line(step) is None) == (values.get("loss") not in (None, 0.1))
+    assert step_line(StepRecord(1, 2, 3, {}, held=True)) is None
+    assert step_line(StepRecord(1, 2, 3, {}, {"param/grad_norm": Column([1.0])})) is None

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from headway.explain.traced_call import BadInput, TracedCall
 from headway.torch_adapters import runtime_state
 from headway.torch_adapters.autograd_graph import node_number, walk_graph
+from headway.torch_adapters.compat import accelerator_type
 from headway.torch_adapters.module_stack import ModuleNames, NamedModule, RunningModule
 from headway.torch_adapters.op_recording.op_frames import FrameLine, RawFrames, read_raw_frames
 from headway.torch_adapters.op_schema import OpSchema
@@ -122,7 +123,9 @@ class ForwardNotes:
     """From an autograd node to the line of its forward op, over many steps."""
 
     def __init__(self, names: ModuleNames, running: Callable[[], nn.Module | None]) -> None:
-        self.autocast_used = False
+        self.autocast_used = runtime_state.autocast_dtype("cpu") is not None or (
+            runtime_state.autocast_dtype(accelerator_type()) is not None
+        )
         """Whether the script has entered an autocast region: asking each op takes long."""
         self._names = names
         self._running = running

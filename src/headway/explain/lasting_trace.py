@@ -89,20 +89,27 @@ class _StorageWrites(MemoryWrites):
 class LastingTrace(UncompiledDispatchMode, Trace):
     """A trace over many steps.
 
-    `learn` returns what is known by now; `running` returns the module whose forward runs now.
+    `learn` returns what is known by now, `batches` only the batches; `running` returns the module
+    whose forward runs now.
     """
 
     def __init__(
-        self, learn: Callable[[], StepFacts], running: Callable[[], nn.Module | None]
+        self,
+        learn: Callable[[], StepFacts],
+        batches: Callable[[], Sequence[Any]],
+        running: Callable[[], nn.Module | None],
     ) -> None:
         super().__init__(FailingStep((), (), (), {}))
         self.paused = False
         """While headway itself works."""
         self._in_force = False
         self._learn = learn
+        self._batches = batches
         self._names = ModuleNames()
         self.notes = ForwardNotes(self._names, running)
-        self._schemas: dict[Any, OpSchema] = {}
+        self._schemas: dict[int, OpSchema] = {}
+        self._known: list[Any] = []
+        """The ops of these schemas, kept so that no `id` is used twice."""
         self._first_call = 0
         """Number of bad calls before the current step."""
 
@@ -234,9 +241,10 @@ class LastingTrace(UncompiledDispatchMode, Trace):
     ) -> Any:
         if self.paused or self._looking:
             return func(*args, **kwargs) if kwargs else func(*args)
-        facts = self._schemas.get(func)
+        facts = self._schemas.get(id(func))  # by identity: its own hash is a Python function
         if facts is None:
-            facts = self._schemas[func] = read_schema(func)
+            facts = self._schemas[id(func)] = read_schema(func)
+            self._known.append(func)
         # Views, and memory that is there already (a batch from a worker), hold no new numbers. Of
         # the views only the backward of `expand`, a sum, may overflow.
         if facts.aten == "set" or (facts.view and facts.aten != "expand"):
@@ -312,13 +320,16 @@ class LastingTrace(UncompiledDispatchMode, Trace):
         self._looking = True
         try:
             with self._lock:
-                if len(self._samples) != len(self._learn().batches):
+                if len(self._samples) != len(self._batches()):
                     self._learn_owners()
                 self._look(func, facts, args, kwargs, before, result)
                 if facts.aten.endswith("batch_norm"):
                     self._note_statistics(facts, args, kwargs)
         finally:
             self._looking = False
+
+    def _autocast(self, tensor: Tensor) -> str | None:
+        return super()._autocast(tensor) if self.notes.autocast_used else None
 
     def _note_statistics(
         self, facts: OpSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]

@@ -270,7 +270,7 @@ class Trace(TorchDispatchMode, PassObserver):
             phase="backward" if in_backward else "forward",
             node=node.name() if in_backward else None,
             forward=self._forwards.of(node, nested=frames.nested) if in_backward else None,
-            autocast=None if in_backward or first is None else _autocast(first),
+            autocast=None if in_backward or first is None else self._autocast(first),
             batch=max(0, self._backwards - 1) if node is not None else self._backwards,
             dims=0 if first is None else first.ndim,
             from_integers=facts.aten == "to_copy"
@@ -280,6 +280,9 @@ class Trace(TorchDispatchMode, PassObserver):
         self.calls.append(call)
         self._forwards.note(call)
         return call
+
+    def _autocast(self, tensor: Tensor) -> str | None:
+        return runtime_state.autocast_dtype(tensor.device.type)
 
     def _look_at_losses(self, roots: Sequence[Tensor], components: Mapping[str, Tensor]) -> None:
         for root in roots:
@@ -380,7 +383,3 @@ def _tensors(result: Any) -> list[Tensor]:
     if isinstance(result, (list, tuple)):
         return [tensor for item in result for tensor in _tensors(item)]
     return []
-
-
-def _autocast(tensor: Tensor) -> str | None:
-    return runtime_state.autocast_dtype(tensor.device.type)

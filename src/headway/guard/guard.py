@@ -311,7 +311,7 @@ class Guard:
     @property
     def step(self) -> int:
         """Number of steps so far, skipped ones included."""
-        return self._session.steps
+        return self._machine.counter.made
 
     @property
     def rate_factor(self) -> float:

@@ -171,8 +171,8 @@ class StepMachine:
         """The loop asks for the next batch, so its body is complete."""
         self._announced = True
         self._heartbeat.enter(DATA)
-        if not self._lags():
-            self._outcomes.emit()  # with several optimizers, no other will step in this body
+        if len(self.optimizer_steps) > 1 and not self._lags():
+            self._outcomes.emit()  # no other will step in this body
         self._close_body()
 
     def batch_handed(

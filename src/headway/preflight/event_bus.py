@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -43,32 +43,46 @@ from headway.torch_adapters.patching import call_after
 if TYPE_CHECKING:
     from headway.explain.lasting_trace import LastingTrace
 
-CallHandler = Callable[[TorchCall], None]
+Handlers = tuple[tuple[Observer, Callable[..., None]], ...]
+"""Observers, and their methods for an event."""
+
+
+def _find_handlers(observers: Sequence[Observer], what: str) -> Handlers:
+    """Those of the observers that have a method of their own for this event."""
+    return tuple(
+        (item, getattr(item, what))
+        for item in observers
+        if getattr(type(item), what) is not getattr(Observer, what)
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionListeners:
-    """The observers of a function, before and after it runs."""
+class CallListeners:
+    """The observers of a function or a module, before and after it runs."""
 
-    observers: tuple[Observer, ...]
-    begins: tuple[tuple[Observer, CallHandler], ...]
-    ended: tuple[tuple[Observer, CallHandler], ...]
+    begins: Handlers
+    ended: Handlers
 
 
-def _find_listeners(observers: Sequence[Observer]) -> FunctionListeners:
-    return FunctionListeners(
-        tuple(observers),
-        tuple(
-            (item, item.function_begins)
-            for item in observers
-            if type(item).function_begins is not Observer.function_begins
-        ),
-        tuple(
-            (item, item.function_ended)
-            for item in observers
-            if type(item).function_ended is not Observer.function_ended
-        ),
-    )
+class _ListenersByFunction(dict[Callable[..., Any], CallListeners | None]):
+    """The observers of each function that was called; None for a function without any."""
+
+    def __init__(
+        self, own: Mapping[Callable[..., Any], list[Observer]], unfiltered: Sequence[Observer]
+    ) -> None:
+        super().__init__()
+        self._own = own
+        self._unfiltered = unfiltered
+
+    def __missing__(self, function: Callable[..., Any]) -> CallListeners | None:
+        heard = [*self._own.get(function, ()), *self._unfiltered]
+        found = None
+        if heard:
+            found = CallListeners(
+                _find_handlers(heard, "function_begins"), _find_handlers(heard, "function_ended")
+            )
+        self[function] = found
+        return found
 
 
 class EventBus:
@@ -83,13 +97,14 @@ class EventBus:
         """Observers that were removed, each with its error."""
         self._launch = launch
         self._observers: list[Observer] = []
-        self._unfiltered: list[Observer] = []
-        self._with_unfiltered: dict[Callable[..., Any], FunctionListeners] = {}
+        self.by_function = _ListenersByFunction({}, ())
+        self._tables: dict[tuple[Observer, ...], _ListenersByFunction] = {}
+        self._by_event: dict[str, Handlers] = {}
         self._mode = _FunctionMode(self)
         self._aside = OwnWork(self._mode, launch.tracer)
         self._strict = os.environ.get("HEADWAY_STRICT") == "1"
         self._forks = _FORK_COUNT[0]
-        self._busy = False
+        self.busy = False
         self._paused = False
         self._stack = ExitStack()
         for kind in kinds:
@@ -147,27 +162,14 @@ class EventBus:
 
         Also inside `vmap` and similar transforms, where tensors have no values to inspect.
         """
-        if self._busy or self._forks != _FORK_COUNT[0]:
+        if self.busy or self._forks != _FORK_COUNT[0]:
             return False
         guard = self._launch.guard
         return (guard is None or not guard.replaying) and current_transform() is None
 
-    def watchers(self, function: Callable[..., Any]) -> FunctionListeners | None:
-        """The observers of a function."""
-        if not self._unfiltered:
-            return self._by_function.get(function)
-        found = self._with_unfiltered.get(function)
-        if found is None:
-            own = self._by_function.get(function)
-            heard = [*(() if own is None else own.observers), *self._unfiltered]
-            found = self._with_unfiltered[function] = _find_listeners(heard)
-        return found
-
-    def dispatch_call(
-        self, handlers: Sequence[tuple[Observer, CallHandler]], call: TorchCall
-    ) -> None:
+    def dispatch_call(self, handlers: Handlers, call: TorchCall) -> None:
         """Pass on a call. Written for speed: a step makes thousands."""
-        was, self._busy = self._busy, True
+        was, self.busy = self.busy, True
         trace = self._launch.tracer.trace
         was_paused = trace is None or trace.paused
         if trace is not None:
@@ -179,7 +181,7 @@ class EventBus:
                 except Exception as error:
                     self._fails(observer, error)
         finally:
-            self._busy = was
+            self.busy = was
             if trace is not None:
                 trace.paused = was_paused
 
@@ -218,10 +220,10 @@ class EventBus:
         if not self.script.stack:
             self._launch.tracer.module_inputs(args)
         self.script.stack.append(module)
-        outermost = len(self.script.stack) == 1
-        with self._aside:
-            for observer in self._module_observers(outermost):
-                self._notify(observer, "module_begins", module, args)
+        every = self._every_module if len(self.script.stack) > 1 else self._root_module
+        if every.begins:
+            with self._aside:
+                self._notify(every.begins, module, args)
 
     def _module_ended(self, module: nn.Module, args: Any, *rest: Any) -> None:
         stack = self.script.stack
@@ -229,10 +231,10 @@ class EventBus:
             return
         while stack and stack[-1] is not module:  # modules whose forward raised
             stack.pop()
-        if len(rest) == 2:  # otherwise its forward raised
+        every = self._every_module if len(stack) > 1 else self._root_module
+        if len(rest) == 2 and every.ended:  # otherwise its forward raised
             with self._aside:
-                for observer in self._module_observers(len(stack) == 1):
-                    self._notify(observer, "module_ended", module, args, *rest)
+                self._notify(every.ended, module, args, *rest)
         stack.pop()
 
     def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -260,27 +262,31 @@ class EventBus:
         if not self.listening:
             return
         self._resume()
+        handlers = self._by_event.get(what)
+        if handlers is None:
+            handlers = self._by_event[what] = _find_handlers(self._observers, what)
         with self._aside:
-            for observer in list(self._observers):
-                if getattr(type(observer), what) is not getattr(Observer, what):
-                    self._notify(observer, what, *about)
+            self._notify(handlers, *about)
         self._update_unfiltered()
 
     def _update_unfiltered(self) -> None:
         """Update the observers of all functions; they change between events of a step."""
-        unfiltered = [item for item in self._observers if item.every_function]
-        if unfiltered != self._unfiltered:
-            self._unfiltered = unfiltered
-            self._with_unfiltered = {}
+        unfiltered = tuple([item for item in self._observers if item.every_function])
+        table = self._tables.get(unfiltered)
+        if table is None:
+            table = self._tables[unfiltered] = _ListenersByFunction(self._own, unfiltered)
+        self.by_function = table
 
-    def _notify(self, observer: Observer, what: str, *about: Any) -> None:
-        was, self._busy = self._busy, True
+    def _notify(self, handlers: Handlers, *about: Any) -> None:
+        was, self.busy = self.busy, True
         try:
-            getattr(observer, what)(*about)
-        except Exception as error:
-            self._fails(observer, error)
+            for observer, method in handlers:
+                try:
+                    method(*about)
+                except Exception as error:
+                    self._fails(observer, error)
         finally:
-            self._busy = was
+            self.busy = was
 
     def _fails(self, observer: Observer, error: Exception) -> None:
         if str(error).startswith(_NO_HISTORY):
@@ -298,35 +304,28 @@ class EventBus:
         self.failed.append(f"{name}: {type(error).__name__}: {said}".rstrip(": "))
 
     def _add(self, kind: type[Observer]) -> None:
-        self._busy = True
+        self.busy = True
         try:
             self._observers.append(kind(self.script, self.evidence))
         except Exception as error:
             self._note_failure(kind.__name__, error)
         finally:
-            self._busy = False
-
-    def _module_observers(self, outermost: bool) -> list[Observer]:
-        return self._root_observers if outermost else self._all_module_observers
+            self.busy = False
 
     def _sort(self) -> None:
-        by_function: dict[Callable[..., Any], list[Observer]] = {}
+        self._by_event, self._tables = {}, {}
+        self._own: dict[Callable[..., Any], list[Observer]] = {}
         for observer in self._observers:
             for function in observer.functions:
-                by_function.setdefault(function, []).append(observer)
-        self._by_function = {
-            function: _find_listeners(some) for function, some in by_function.items()
-        }
-        self._unfiltered, self._with_unfiltered = [], {}
+                self._own.setdefault(function, []).append(observer)
         self._update_unfiltered()
-        hearing = [
-            item
-            for item in self._observers
-            if type(item).module_begins is not Observer.module_begins
-            or type(item).module_ended is not Observer.module_ended
-        ]
-        self._root_observers = hearing
-        self._all_module_observers = [item for item in hearing if item.every_module]
+        inner = [item for item in self._observers if item.every_module]
+        self._root_module, self._every_module = (
+            CallListeners(
+                _find_handlers(some, "module_begins"), _find_handlers(some, "module_ended")
+            )
+            for some in (self._observers, inner)
+        )
 
 
 _FORK_COUNT = [0]
@@ -379,8 +378,8 @@ class _FunctionMode(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         hub = self._hub
-        watchers = hub.watchers(func)
-        if watchers is None or not hub.listening:
+        watchers = hub.by_function[func]
+        if watchers is None or hub.busy or not hub.listening:
             return func(*args, **kwargs) if kwargs else func(*args)
         kwargs = kwargs or {}
         call = TorchCall(func, args, kwargs)

@@ -5,7 +5,6 @@ to.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -85,21 +84,21 @@ class Evidence:
 # script, and keeps no graph alive after the step. It receives no events while a bad step is re-run.
 
 
-@dataclass(slots=True)
 class TorchCall:
     """A call of a torch function or tensor method by the script."""
 
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    result: Any = None
-    """The result; None before it ran."""
-    name: str = field(init=False)
-    """`cross_entropy`."""
+    __slots__ = ("args", "function", "kwargs", "name", "result")
 
-    def __post_init__(self) -> None:
-        name = getattr(self.function, "__name__", None)
-        self.name = str(self.function) if name is None else name
+    def __init__(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        self.function = function
+        self.args = args
+        self.kwargs = kwargs
+        self.result: Any = None
+        """The result; None before it ran."""
+        self.name: str = getattr(function, "__name__", None) or str(function)
+        """`cross_entropy`."""
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
         """An argument, by position or by keyword."""

@@ -23,7 +23,12 @@ from torch.optim import Optimizer
 
 from headway.guard.script.launcher import ScriptLauncher
 from headway.torch_adapters.compat import is_registered
-from headway.torch_adapters.frames import describe_frame, is_installed_file, running_frames
+from headway.torch_adapters.frames import (
+    describe_frame,
+    find_running_frame,
+    is_installed_file,
+    running_frames,
+)
 from headway.torch_adapters.module_stack import user_path
 from headway.torch_adapters.patching import wrap_function
 
@@ -167,6 +172,10 @@ class ScriptContext:
         """The lines that construct modules and weights."""
         self._machinery: dict[CodeType, bool] = {}
         """Cache: whether a code object belongs to torch, Python or headway."""
+        self._kinds: dict[CodeType, int] = {}
+        """Cache: whose a code object is, see `find_running_frame`."""
+        self._lines: dict[tuple[CodeType, int], dict[str, Any]] = {}
+        """Cache: lines of code as plain data; a loop writes to tensors on the same few."""
         self._paths: dict[int, str] = {}
         self._parameters: dict[int, str] = {}
         launch.on_guard.append(lambda _: self._forget_names())
@@ -174,7 +183,8 @@ class ScriptContext:
     @property
     def step(self) -> int:
         """The current step, from 0."""
-        return self.launch.step
+        guard = self.launch.guard  # asked by observers at every call
+        return self.launch.step if guard is None else guard.step
 
     @property
     def models(self) -> Sequence[nn.Module]:
@@ -200,12 +210,14 @@ class ScriptContext:
 
     def place(self) -> dict[str, Any] | None:
         """The current line of user code, as plain data; a framework's line if there is none."""
-        foreign: FrameType | None = None
-        for frame in self.frames():
-            if not is_installed_file(frame.f_code.co_filename):
-                return describe_frame(frame).to_dict()
-            foreign = foreign or frame
-        return None if foreign is None else describe_frame(foreign).to_dict()
+        frame = find_running_frame(self._kinds)
+        if frame is None:
+            return None
+        key = (frame.f_code, frame.f_lineno)
+        known = self._lines.get(key)
+        if known is None:
+            known = self._lines[key] = describe_frame(frame).to_dict()
+        return {**known}
 
     def place_outside_modules(self) -> dict[str, Any] | None:
         """The current line of user code that is in no method of a module."""

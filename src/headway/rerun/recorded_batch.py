@@ -339,8 +339,8 @@ class ObservedLoader:
         source = self._source
         if not isinstance(source, IndexedIterator):
             return BatchOrigin(self._epoch, self.given, loader=self._loader)
-        drawn = source.drawn()
-        known = (drawn.dataset, drawn.indices, drawn.batched)
+        tape = source.tape
+        known = (tape.dataset, source.indices, tape.batched)
         return BatchOrigin(self._epoch, self.given, *known, loader=self._loader)
 
 

@@ -299,7 +299,7 @@ class _TraceSession:
         lasting_trace = importlib.import_module("headway.explain.lasting_trace")
         self._tracer = tracer
         self._stack = stack
-        self.trace: LastingTrace = lasting_trace.LastingTrace(tracer.learn, running)
+        self.trace: LastingTrace = lasting_trace.LastingTrace(tracer.learn, tracer.batches, running)
         self._eager = ExitStack()
         self._eager.enter_context(run_eagerly())
         if stack is not None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from headway.core.codec import NO_RECORD, from_json, to_json
+from headway.core.codec import NO_RECORD, from_json, step_line, to_json
 from headway.core.ending_facts import ENDING
 from headway.core.records import EventRecord, Header, Record, StepRecord, TensorRecord
 from headway.core.signals import Signal
@@ -187,11 +187,13 @@ class RunDirWriter:
             self._add(chosen)
 
     def _add(self, record: Record) -> None:
-        line = _line(record)
-        self._bytes += len(line)
         if type(record) is StepRecord:
+            line = step_line(record) or _line(record)
+            self._bytes += len(line)
             self._steps.append(line)
             return
+        line = _line(record)
+        self._bytes += len(line)
         self._events.append(line)
         if isinstance(record, Header) and self.rank == 0:
             self._write_header(line)

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
@@ -67,13 +68,14 @@ class ObservedIterator:
     def __next__(self) -> Any:
         if _handed_out is not None:
             return next(_handed_out)
+        frame = current_frame(1)
         if self._again is None:
-            self._again = self._listener.batch_wanted(current_frame(1))
+            self._again = self._listener.batch_wanted(frame)
         if self._again is not None:
             for batch in self._again:
                 return batch
             self._again = None
-        reads_ahead = _reads_ahead(current_frame(1))
+        reads_ahead = frame is not None and _reads_ahead(frame.f_code.co_filename)
         asked = time.perf_counter()
         try:
             batch = next(self._source)
@@ -94,11 +96,10 @@ class ObservedIterator:
         self._listener.batch_drawn(self._loader, *self._drawn.popleft())
 
 
-def _reads_ahead(frame: FrameType | None) -> bool:
+@lru_cache(maxsize=64)
+def _reads_ahead(file: str) -> bool:
     """Whether a loader of Accelerate asks: it hands out a batch when it has drawn the next one."""
-    if frame is None:
-        return False
-    return frame.f_code.co_filename.replace("\\", "/").endswith("accelerate/data_loader.py")
+    return file.replace("\\", "/").endswith("accelerate/data_loader.py")
 
 
 _handed_out: Iterator[Any] | None = None
@@ -213,24 +214,21 @@ class IndexRecorder:
         self.dataset = _describe_dataset(loader.dataset)
         self._name = "batch_sampler" if self.batched else "sampler"
         self._sampler = vars(loader)[self._name]
-        self._under_way: dict[int, Any] = {}
-        self._drawn = 0
+        self.under_way: dict[int, Any] = {}
+        """Indices of batches that did not come out yet, by the number of their batch."""
+        self.drawn = 0
+        """How many lists of indices the loader drew."""
 
     def __iter__(self) -> Iterator[Any]:
         # A loader with workers asks twice at its start: ask the sampler as often, it may draw
         # random numbers each time.
-        self._under_way.clear()
-        self._drawn = 0
+        self.under_way.clear()
+        self.drawn = 0
         return _RecordedPass(self, iter(self._sampler))
-
-    def note(self, indices: Any) -> None:
-        """The loader drew these."""
-        self._under_way[self._drawn] = _copied(indices)
-        self._drawn += 1
 
     def take(self, number: int | None) -> Any:
         """The indices that were drawn as the so-many-th; None where they are not known."""
-        return None if number is None else self._under_way.pop(number, None)
+        return None if number is None else self.under_way.pop(number, None)
 
     @contextmanager
     def in_place(self, loader: DataLoader[Any]) -> Iterator[None]:
@@ -265,8 +263,9 @@ class _RecordedPass:
         return self
 
     def __next__(self) -> Any:
-        indices = next(self._source)
-        self._tape.note(indices)
+        indices, tape = next(self._source), self._tape
+        tape.under_way[tape.drawn] = _copied(indices)
+        tape.drawn += 1
         return indices
 
 

@@ -230,6 +230,26 @@ def running_frames(internal: dict[CodeType, bool]) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+def find_running_frame(kinds: dict[CodeType, int]) -> FrameType | None:
+    """The innermost frame that runs the user's own code; a framework's where there is none.
+
+    `kinds` remembers which code is whose: 0 the user's, 1 a framework's, 2 anything else's.
+    """
+    frame, foreign = current_frame(1), None
+    while frame is not None:
+        code = frame.f_code
+        kind = kinds.get(code)
+        if kind is None:
+            file = code.co_filename
+            kind = kinds[code] = 2 if is_internal_file(file) else int(is_installed_file(file))
+        if kind == 0:
+            return frame
+        if kind == 1 and foreign is None:
+            foreign = frame
+        frame = frame.f_back
+    return foreign
+
+
 def is_user_frame(frame: FrameType) -> bool:
     """Whether a frame runs the user's own code, not that of an installed package."""
     file = frame.f_code.co_filename

@@ -30,13 +30,16 @@ MAX_WRAPPERS = 4
 """Optimizers around one another."""
 
 
-def find_optimizers(stepped: Container[int] = ()) -> list[Optimizer]:
+def find_optimizers(
+    stepped: Container[int] = (), *, among: Iterable[Any] | None = None
+) -> list[Optimizer]:
     """Every optimizer that holds parameters, in the order they were made, as far as it is known.
 
     Of a wrapper and the optimizer inside it, one steps: the wrapper, unless it belongs to a
     framework, or the script steps the inner one itself. `stepped`: identities of those that step.
+    `among`: the objects to search, by default all.
     """
-    found = [item for item in find_instances(Optimizer) if _groups(item)]
+    found = [item for item in _of_kind(Optimizer, among) if _groups(item)]
     dropped: set[int] = set()
     for outer in found:
         inner = list(_wrapped_optimizers(outer))
@@ -47,11 +50,19 @@ def find_optimizers(stepped: Container[int] = ()) -> list[Optimizer]:
     return [item for item in found if id(item) not in dropped]
 
 
-def find_models(optimizers: Sequence[Optimizer], roots: Sequence[Tensor] = ()) -> list[nn.Module]:
-    """The outermost modules that own what is optimized, or what the losses depend on."""
+def find_models(
+    optimizers: Sequence[Optimizer],
+    roots: Sequence[Tensor] = (),
+    *,
+    among: Iterable[Any] | None = None,
+) -> list[nn.Module]:
+    """The outermost modules that own what is optimized, or what the losses depend on.
+
+    `among`: the objects to search, by default all.
+    """
     wanted = {id(p) for item in optimizers for group in item.param_groups for p in group["params"]}
     wanted |= {id(leaf) for leaf in find_leaves(roots)}
-    modules: list[nn.Module] = find_instances(nn.Module)
+    modules: list[nn.Module] = _of_kind(nn.Module, among)
     inner = {id(child) for module in modules for child in _children(module)}
     return [
         module
@@ -97,6 +108,12 @@ def find_instances(*kinds: type) -> list[Any]:
     """Every live object of these classes that the garbage collector knows."""
     # By type, not isinstance: some objects answer that question with an import or a warning.
     return [item for item in _all_objects() if issubclass(type(item), kinds)]
+
+
+def _of_kind(kind: type, among: Iterable[Any] | None) -> list[Any]:
+    if among is None:
+        return find_instances(kind)
+    return [item for item in among if issubclass(type(item), kind)]
 
 
 def _groups(optimizer: Optimizer) -> list[dict[str, object]]:

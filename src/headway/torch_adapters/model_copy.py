@@ -8,6 +8,7 @@ import copy
 import dataclasses
 import logging
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -204,7 +205,9 @@ class ModelCopy:
         self._moment = RngState(exact=True)
         try:
             with _silenced():
-                self._pristine = copy.deepcopy(model, _detached_results(model))
+                self._pristine = copy.deepcopy(
+                    model, _detached_results(model) | _empty_tables(model)
+                )
         except Exception as error:  # an object that cannot be copied
             raise CannotCopy(f"the model cannot be copied ({type(error).__name__})") from error
         for part in self._pristine.modules():
@@ -228,7 +231,7 @@ class ModelCopy:
             with ExitStack() as stack:
                 stack.enter_context(_silenced())
                 stack.callback(self._moment.restore)
-                model = copy.deepcopy(self._pristine)
+                model = copy.deepcopy(self._pristine, _empty_tables(self._pristine))
                 self._moment.restore()
                 before = _states(model)
                 stack.enter_context(torch.no_grad())
@@ -293,6 +296,17 @@ def _detached_results(model: nn.Module) -> dict[int, Any]:
             if tensor.grad_fn is not None:
                 found[id(tensor)] = tensor.detach().clone()
     return found
+
+
+def _empty_tables(model: nn.Module) -> dict[int, Any]:
+    """A `memo` with new empty containers for those of a model: each module has a dozen tables of
+    hooks, and `deepcopy` takes longer for them than for its weights."""
+    return {
+        id(value): type(value)()
+        for part in model.modules()
+        for value in vars(part).values()
+        if type(value) in (dict, OrderedDict, set) and not value
+    }
 
 
 def _states(model: nn.Module) -> list[tuple[Tensor, int]]:

@@ -70,7 +70,9 @@ class StepLosses:
             loss = losses[0]
             for more in losses[1:]:
                 loss = loss + more
-            tensors["loss"] = loss.reshape(()).to(device, non_blocking=True)
+            loss = loss.reshape(()) if loss.ndim else loss
+            same = loss.device == device
+            tensors["loss"] = loss if same else loss.to(device, non_blocking=True)
         if self.components:
             tensors["components"] = torch.stack(
                 [value.reshape(()).to(device, torch.float32) for value in self.components.values()]

@@ -237,10 +237,12 @@ class ScriptLauncher:
             self._make_guard(roots)
             if self.guard is not None and self.guard is not before:
                 self.guard.replay_backward_start(roots, scaled)
-        self._check_pass(self.passes.begin, roots)
+        if self.guard is None:
+            self._check_pass(self.passes.begin, roots)
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
-        self._check_pass(self.passes.ended, roots)
+        if self.guard is None:
+            self._check_pass(self.passes.ended, roots)
 
     def _check_pass(self, work: Callable[..., None], *about: Any) -> None:
         """Check a backward pass that no guard sees."""
@@ -333,7 +335,10 @@ class ScriptLauncher:
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         known = () if self.guard is None else self.guard.optimizers
-        if all(optimizer is not item for item in known) and not count_running_steps(known):
+        for item in known:
+            if item is optimizer:
+                return
+        if not count_running_steps(known):
             self._make_guard((), optimizer)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:

@@ -32,9 +32,11 @@ class TrainingSearch:
             return [optimizer], [model]
         if stepping is not None:
             self._always_included.add(id(stepping))
-        alive = live_objects.find_optimizers(stepped=self._always_included)
+        # Once for both: it takes as long as several steps of a small training.
+        among = live_objects.find_instances(Optimizer, nn.Module)
+        alive = live_objects.find_optimizers(stepped=self._always_included, among=among)
         optimizers = self._in_use(alive, roots, stepping, stepped)
-        models = live_objects.find_models(optimizers, roots) if optimizers else []
+        models = live_objects.find_models(optimizers, roots, among=among) if optimizers else []
         return optimizers, models or live_objects.wrap_loose_tensors(optimizers)
 
     def _in_use(

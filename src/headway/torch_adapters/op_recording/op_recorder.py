@@ -161,6 +161,8 @@ class OpRecorder(OutermostDispatchMode):
             self._fail(func, error)
             return func(*args, **kwargs)
         result = func(*args, **kwargs)
+        if op is None and not self._memories:  # before the model, as in a loader
+            return result
         try:
             if self.trouble is None:
                 self._after(func, op, args, kwargs, result)
@@ -181,7 +183,9 @@ class OpRecorder(OutermostDispatchMode):
         if any(kind not in (Tensor, torch.nn.Parameter) for kind in types):
             self.trouble = "it uses a custom tensor class"
             return None
-        tensors = list(_tensors((args, kwargs)))
+        tensors = _tensors((args, kwargs))
+        if not (self._memories or self._weights or any(t.requires_grad for t in tensors)):
+            return None  # no weight has been read yet
         alive = [self._is_alive(tensor, how) for tensor in tensors]
         if how.view:
             return None
@@ -218,7 +222,8 @@ class OpRecorder(OutermostDispatchMode):
     def _after(
         self, func: Any, op: RecordedOp | None, args: Any, kwargs: dict[str, Any], result: Any
     ) -> None:
-        given = {memory_key(tensor) for tensor in _tensors((args, kwargs))}
+        tensors = _tensors((args, kwargs))
+        given = set(map(memory_key, tensors))
         fresh = [
             (position, tensor)
             for position, tensor in enumerate(_tensors(result))
@@ -232,7 +237,7 @@ class OpRecorder(OutermostDispatchMode):
         if how.sampler:
             seen = {self._memories[memory_key(t)].number: t for t in _written(how, args, kwargs)}
             op.drawn = [(number, copy_memory(tensor)) for number, tensor in seen.items()]
-        wants = torch.is_grad_enabled() and any(t.requires_grad for t in _tensors((args, kwargs)))
+        wants = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         makes = []
         for position, tensor in fresh:
             if not _differentiable(tensor) and tensor.dtype is not torch.bool:
@@ -316,15 +321,19 @@ class OpRecorder(OutermostDispatchMode):
             self.coarsest = max(self.coarsest, torch.finfo(tensor.dtype).eps)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
+def _tensors(value: Any) -> list[Tensor]:
+    """The tensors in nested lists, tuples and dicts."""
+    found: list[Tensor] = []
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, Tensor):
+            found.append(item)
+        elif isinstance(item, (list, tuple)):
+            waiting.extend(reversed(item))
+        elif isinstance(item, dict):
+            waiting.extend(reversed(item.values()))
+    return found
 
 
 def _mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:

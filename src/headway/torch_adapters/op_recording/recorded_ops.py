@@ -174,15 +174,16 @@ class OpTreatment:
     collective: bool
 
 
-_treatments: dict[Any, OpTreatment] = {}
+_treatments: dict[int, tuple[Any, OpTreatment]] = {}
+"""By the identity of an op, with the op itself: its own hash is a Python function."""
 
 
 def find_treatment(func: Any) -> OpTreatment:
     """The treatment of an op as it is dispatched."""
-    found = _treatments.get(func)
+    found = _treatments.get(id(func))
     if found is None:
-        found = _treatments[func] = _read_treatment(func)
-    return found
+        found = _treatments[id(func)] = (func, _read_treatment(func))
+    return found[1]
 
 
 def is_mean(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], schema: Any) -> bool:

@@ -8,7 +8,7 @@ import linecache
 import re
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass
 from types import FrameType
@@ -250,8 +250,7 @@ class BatchSizes(Observer):
         taken = self._of(self._loader)
         if not sizes or taken is None or len(taken.collapsed) + taken.whole >= SIZED:
             return
-        named = self._named()
-        meant, whence = self._meant(named, taken)
+        meant, whence = self._meant(taken)
         if meant is None:
             return
         # Whatever the layout, some axis of the input is the batch; pieces of one add up.
@@ -259,18 +258,20 @@ class BatchSizes(Observer):
         axes = {length for _, lengths in sizes for length in lengths}
         # A multiple is a batch merged with another axis, unless samples have an axis that long.
         merged = any(length % meant == 0 for length in axes - taken.sample_axes - {0})
-        pieces = fed > 1 and any(fed == size for _, size in named)
-        if pieces or fed * len(sizes) * 4 > meant or meant in axes or merged:
+        whole = fed * len(sizes) * 4 > meant or meant in axes or merged
+        # Last, because it reads the variables of all frames.
+        if whole or (fed > 1 and any(fed == size for _, size in self._named())):
             taken.whole += 1
         else:
             taken.collapsed.append((fed * len(sizes), meant, whence))
 
-    def _meant(
-        self, named: Collection[tuple[str, int]], taken: LoaderBatches
-    ) -> tuple[int | None, str]:
+    def _meant(self, taken: LoaderBatches) -> tuple[int | None, str]:
         """How many samples a step is meant to have, and who says so."""
         own = taken.size or 0
-        if not taken.unsized and (own > 1 or any(own == size for _, size in named)):
+        if own > 1 and not taken.unsized:
+            return (own, "the loader's batch_size") if own >= 8 else (None, "")
+        named = self._named()
+        if not taken.unsized and any(own == size for _, size in named):
             return (own, "the loader's batch_size") if own >= 8 else (None, "")
         world = 1
         if torch.distributed.is_available() and torch.distributed.is_initialized():

@@ -6,7 +6,8 @@ What is kept is counts and sums for each line that calls a loss, and the last fe
 from __future__ import annotations
 
 import math
-from collections import deque
+import operator
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -200,7 +201,7 @@ class Labels(Observer):
         if not hard or labels.numel() != given.numel():
             return
         tally.classes = 2
-        self._add(tally, labels.long())
+        self._add(tally, labels.long().tolist())
         if given.numel() <= 1 << 16:
             score = given.reshape(-1).float()
             logits = score if "logits" in loss else torch.logit(score.clamp(1e-6, 1 - 1e-6))
@@ -215,37 +216,35 @@ class Labels(Observer):
             return
         tally.classes = classes
         labels = target.reshape(-1)
-        kept = labels != ignored if isinstance(ignored, int) else torch.ones_like(labels).bool()
+        kept = labels != ignored if isinstance(ignored, int) else None
+        if kept is not None and bool(kept.all()):
+            kept = None  # nothing is ignored
         self._is_dense(tally, target)
         sequence = target.ndim > 1 or self._is_flat_grid(labels)
         if sequence:
             grid = target if target.ndim == 2 else self._as_grid(labels)
             tally.padding.take(grid, ignored)
-        labels = labels[kept][:MOST_ELEMENTS]
-        if not labels.numel() or int(labels.min()) < 0 or int(labels.max()) >= classes:
+        labels = (labels if kept is None else labels[kept])[:MOST_ELEMENTS]
+        values: list[int] = labels.tolist()
+        if not values or min(values) < 0 or max(values) >= classes:
             return
-        self._add(tally, labels)
+        self._add(tally, values)
         if target.ndim == 1 and given.ndim == 2:
-            count = labels.numel()
-            if (
-                count > 2
-                and classes >= count
-                and bool((labels == torch.arange(count, device=labels.device)).all())
-            ):
+            count = len(values)
+            if count > 2 and classes >= count and values == list(range(count)):
                 tally.contrastive = True
             if given.numel() <= 1 << 20:
-                self._fit(tally, given[kept].float(), labels)
-            if self._forwards == 1 and bool(kept.all()):
+                self._fit(tally, (given if kept is None else given[kept]).float(), labels)
+            if self._forwards == 1 and kept is None:
                 self._contradictions.scored(self._inputs, labels)
 
-    def _add(self, tally: LabelCounts, labels: Tensor) -> None:
-        tally.samples += labels.numel()
-        found, counts = labels.unique(return_counts=True)
-        for label, count in zip(found.tolist(), counts.tolist(), strict=True):
+    def _add(self, tally: LabelCounts, labels: list[int]) -> None:
+        tally.samples += len(labels)
+        for label, count in sorted(Counter(labels).items()):
             tally.counts[label] = tally.counts.get(label, 0) + count
-        if labels.numel() > 1:
-            tally.changes += int((labels[1:] != labels[:-1]).sum())
-            tally.neighbours += labels.numel() - 1
+        if len(labels) > 1:
+            tally.changes += sum(map(operator.ne, labels, labels[1:]))
+            tally.neighbours += len(labels) - 1
 
     def _is_dense(self, tally: LabelCounts, target: Tensor) -> None:
         if target.ndim > 1 and target.numel() > target.shape[0]:
