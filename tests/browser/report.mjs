@@ -126,7 +126,7 @@ const looks = {
   },
   async other_axes(page) {
     const names = await page.$$eval(".tools select option", (found) => found.map((item) => item.value));
-    equal(names, ["step", "time", "samples"]);
+    equal(names, ["step", "time", "samples", "tokens"]);
     await page.selectOption(".tools select", "time");
     await page.focus("[data-panel=loss]");
     await page.keyboard.press("End");
@@ -143,6 +143,11 @@ const looks = {
     await page.keyboard.press("End");
     await page.waitForTimeout(60);
     check((await page.getAttribute("[data-panel=loss]", "aria-valuetext")).includes("128k samples"), "samples are not counted");
+    await page.selectOption(".tools select", "tokens");
+    await page.focus("[data-panel=loss]");
+    await page.keyboard.press("End");
+    await page.waitForTimeout(60);
+    check((await page.getAttribute("[data-panel=loss]", "aria-valuetext")).includes("12.8M tokens"), "tokens are not counted");
   },
   async address_shows_the_same(page) {
     await page.selectOption(".tools select", "time");

@@ -21,11 +21,12 @@ from torch.distributed import distributed_c10d
 from torch.utils.data import dataloader
 
 import headway
-from headway.guard.endings import process_activity, watchdog
+from headway.guard.endings import process_activity, rank_position, watchdog
 from headway.guard.endings.exit_hooks import failed_threads
 from headway.guard.endings.rank_board import RankBoard
 from headway.guard.endings.rank_position import find_wait
 from headway.guard.endings.watchdog import LEAST_S, LOOK_S, Watchdog, WatchedProgress
+from headway.guard.recovery.recovery_manager import PreemptionSignals
 from headway.output.notices import Notices
 from headway.rundir.heartbeat import read_heartbeat
 from headway.rundir.vanished_run import CrashStack, stack_file
@@ -302,6 +303,38 @@ def test_the_call_of_the_user_says_what_is_waited_for() -> None:
     assert find_wait(frames) == "a DataLoader worker"
     frames[:2] = [Location(threading.__file__, 1, "wait"), Location(_base.__file__, 2, "result")]
     assert find_wait(frames) == "a future"
+
+
+def test_a_signal_does_not_wait_for_the_end_of_a_step_that_hangs(
+    run: Clockwork, standing: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signals = PreemptionSignals()
+    try:
+        dog = watched(run, standing())
+        monkeypatch.setattr(watchdog, "watchdogs", {dog})
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert signals.asked == signal.SIGUSR1, "the step will end"
+        signals.asked = None
+        run.pass_time(dog, 60)
+        with pytest.raises(SystemExit, match=str(128 + signal.SIGUSR1)):
+            os.kill(os.getpid(), signal.SIGUSR1)
+    finally:
+        signals.close()
+
+
+@pytest.mark.parametrize(
+    ("within", "line", "waits"),
+    [
+        ("a queue", "x = batches.get()", True),
+        (None, "lock.acquire()", True),
+        (None, "with lock:", True),
+        (None, "time.sleep(3600)", False),
+        ("all_reduce", "dist.all_reduce(x)", False),
+    ],
+)
+def test_what_another_thread_has_to_provide(within: str | None, line: str, waits: bool) -> None:
+    place = Location("train.py", 3, "main", line)
+    assert rank_position._waits_for_thread(within, place) is waits
 
 
 def test_a_process_that_computes_is_active() -> None:

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from headway import Guard
+from headway.guard.measure.step_measure import HostReadings
+from headway.guard.memory.retained_graphs import GraphRetention
+from headway.torch_adapters.nonfinite_scan import token_count
 
 
 class Stream(IterableDataset[tuple[Tensor, Tensor]]):
@@ -220,6 +224,22 @@ def test_times_and_throughput_are_on_record(run: Run) -> None:
         )
         assert 0 <= step.values["loader_wait_s"] <= step.values["step_time_s"]
     assert "loader_wait_s" in first.values
+
+
+def test_tokens_are_counted_where_they_are_known() -> None:
+    ids, scores = torch.zeros(4, 16, dtype=torch.int64), torch.zeros(4, 16)
+    assert token_count({"input_ids": ids, "attention_mask": ids}) == 64
+    assert token_count((ids, ids.clone())) == 64
+    assert token_count((ids, ids[:, 0])) == 0, "a class for each row: columns of a table"
+    assert token_count((scores, scores)) == 0
+    assert token_count({"x": ids}) == token_count(ids) == token_count([ids]) == 0
+    readings = HostReadings(GraphRetention(lambda *_: None), lambda *_: None)
+    for started in (10.0, 12.0):
+        readings.batch_handed(0.1, 4, 64)
+        readings.batch_handed(0.1, 4, 64)
+        context: Any = SimpleNamespace(started=started, sampled=False)
+        values = readings.read(context)
+    assert (values["samples_per_s"], values["tokens_per_s"]) == (4.0, 64.0)
 
 
 def test_samples_of_a_whole_window_count(run: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -123,6 +124,28 @@ def test_a_guard_shows_what_it_has_seen_and_done(tmp_path: object) -> None:
         assert "HD101 nonfinite-loss" in guard.findings._repr_html_()
     assert "closed, 2 steps" in guard._repr_html_()
     assert str(tmp_path) in guard._repr_html_()
+
+
+def test_a_guard_draws_its_loss_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def train() -> str:
+        with headway.Guard(model, optimizer) as guard:
+            for factor in (1.0, 1.0, math.nan, 1.0):
+                (model(torch.ones(3, 2)).square().mean() * factor).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            html: str = guard._repr_html_()
+        return html
+
+    assert "<svg" not in train()
+    monkeypatch.setitem(sys.modules, "IPython", sys)
+    html = train()
+    assert 'aria-label="loss from step 0 to 3"' in html
+    assert html.count('l-4 7z" fill="#d33"') == 1  # the NaN
+    assert "step 0" in Balanced(html).words
 
 
 def test_a_report_of_an_engine_shows_itself() -> None:

@@ -139,7 +139,7 @@ def sick_run(folder: Path) -> Report:
 
 def spiked_run(folder: Path) -> Report:
     """Four thousand steps at two speeds with a cosine rate; one value of the loss is a spike."""
-    signals = ("loss", "lr", "step_time_s", "samples_per_s", "param/grad_norm")
+    signals = ("loss", "lr", "step_time_s", "samples_per_s", "tokens_per_s", "param/grad_norm")
     stream: list[Record] = [_header(LAYERS, signals, {})]
     for step in range(4000):
         values = {
@@ -147,6 +147,7 @@ def spiked_run(folder: Path) -> Report:
             "lr": 1.5e-4 * (1 + math.cos(math.pi * step / 4000)),
             "step_time_s": 0.5 if step < 2000 else 1.0,
             "samples_per_s": 64.0 if step < 2000 else 32.0,
+            "tokens_per_s": 6400.0 if step < 2000 else 3200.0,
         }
         columns = {}
         if step % 10 == 0:

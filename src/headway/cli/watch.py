@@ -161,7 +161,7 @@ OUTLIER_FACTOR = 4.0
 SHOWN = 5
 """Number of latest findings and actions shown."""
 _CURVES = {"loss": "loss", "grad_norm": "grad norm"}
-_ALSO = ("lr", "loss_scale", "clip_coef", "samples_per_s", "step_time_s")
+_ALSO = ("lr", "loss_scale", "clip_coef", "samples_per_s", "tokens_per_s", "step_time_s")
 
 
 class Curve:

@@ -44,7 +44,7 @@ from headway.guard.recovery.snapshots import Snapshots
 from headway.guard.recovery.training_state import Stateful
 from headway.guard.session import Session
 from headway.guard.step_hooks import StepHooks
-from headway.output.notebook import guard_html, guard_state
+from headway.output.notebook import guard_html, guard_state, keep_losses
 from headway.output.notices import Notices, print_end
 from headway.policy import Action, Policy, require_policy
 from headway.rerun import in_script
@@ -135,6 +135,7 @@ class Guard:
         )
         self._trackers = tracking.attach_trackers(trackers, recorder, self._ranks, self._notices)
         tracking.attach_notifier(notify, recorder, self._ranks, self._notices)
+        self._losses = keep_losses(recorder.listeners)
         self._protected = FailSafe(self._notices, self._restore_training)
         self._origins = (
             None
@@ -387,7 +388,7 @@ class Guard:
 
     def _repr_html_(self) -> str:
         """For Jupyter. Waits for steps still on the device, as `findings` does."""
-        return guard_html(self, closed=self._closed)
+        return guard_html(self, closed=self._closed, losses=self._losses)
 
     def __repr__(self) -> str:
         return f"<{guard_state(self, closed=self._closed)}>"

@@ -207,7 +207,7 @@ class StepMachine:
             samples = nonfinite_scan.row_count(tensors) or 0
             kept.watch_for_changes(tensors, copy=self._rerun.copy_batches)
         self.batch_history.add(batch, samples)
-        self._host.batch_handed(waited, samples)
+        self._host.batch_handed(waited, samples, nonfinite_scan.token_count(batch))
         self._state = StepState.FORWARD
         self._heartbeat.enter(FORWARD)
 

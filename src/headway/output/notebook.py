@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from itertools import pairwise
 from typing import Any, Protocol
@@ -12,6 +13,7 @@ import numpy as np
 
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import plural, say
+from headway.core.records import Record, StepRecord
 from headway.errors import import_optional
 from headway.output.code_frame import frame_of
 from headway.output.console import verdict_line
@@ -66,13 +68,45 @@ def guard_state(guard: GuardView, *, closed: bool) -> str:
     )
 
 
-def guard_html(guard: GuardView, *, closed: bool) -> str:
-    """State, findings and actions of a guard."""
+class LossHistory:
+    """The loss of every step so far, in bounded memory; listens to the records of a guard."""
+
+    def __init__(self) -> None:
+        self._series = Downsampler(_CURVE_POINTS)
+        self._span: tuple[int, int] | None = None
+
+    def __call__(self, record: Record) -> None:
+        if type(record) is not StepRecord or "loss" not in record.values:
+            return
+        step = record.step
+        if self._span is None or step < self._span[1]:  # the run went back
+            self._series, self._span = Downsampler(_CURVE_POINTS), (step, step)
+        self._series.add(step, record.values["loss"])
+        self._span = (self._span[0], step)
+
+    def svg(self, findings: Sequence[Finding]) -> str:
+        """The curve with its findings; empty before the second step."""
+        return "" if self._span is None else _series_svg("loss", self._series, self._span, findings)
+
+
+def keep_losses(listeners: list[Callable[[Record], None]]) -> LossHistory | None:
+    """Let a history listen to the records where objects are shown as HTML: with IPython."""
+    if "IPython" not in sys.modules:
+        return None
+    history = LossHistory()
+    listeners.append(history)
+    return history
+
+
+def guard_html(guard: GuardView, *, closed: bool, losses: LossHistory | None = None) -> str:
+    """State, findings and actions of a guard, and the loss as a picture."""
     actions = guard.actions
     lines = [f"last action: {actions[-1].rung.value}: {actions[-1].reason}"] if actions else []
     if guard.run_dir is not None:
         lines.append(f"run directory: {guard.run_dir}")
-    return _block(guard_state(guard, closed=closed), lines, guard.findings)
+    findings = guard.findings  # waits for steps that are still on the device
+    picture = "" if losses is None else losses.svg(findings)
+    return _block(guard_state(guard, closed=closed), lines, findings, picture)
 
 
 def finding_html(finding: Finding) -> str:
@@ -159,17 +193,24 @@ def curve_svg(
     series = Downsampler(_CURVE_POINTS)
     for step, value in zip(steps, values, strict=True):
         series.add(step, value)
+    return "" if len(steps) < 2 else _series_svg(name, series, (steps[0], steps[-1]), findings)
+
+
+def _series_svg(
+    name: str, series: Downsampler, span: tuple[int, int], findings: Sequence[Finding]
+) -> str:
     x, y = series.points()
-    if len(y) < 2 or steps[0] == steps[-1]:
+    first, last = span
+    if len(y) < 2 or first == last:
         return ""
     log = y.min() > 0 and y.max() > _SPREAD * y.min()
     heights = np.log10(y) if log else y
-    low, span = float(heights.min()), float(np.ptp(heights)) or 1.0
+    low, height = float(heights.min()), float(np.ptp(heights)) or 1.0
 
     def across(step: float) -> float:
-        return EDGE + (step - steps[0]) / (steps[-1] - steps[0]) * (WIDE - EDGE - 6)
+        return EDGE + (step - first) / (last - first) * (WIDE - EDGE - 6)
 
-    up = HIGH - 24 - (heights - low) / span * (HIGH - 44)
+    up = HIGH - 24 - (heights - low) / height * (HIGH - 44)
     points = " ".join(
         f"{across(step):.1f},{place:.1f}"
         for step, place in zip(x.tolist(), up.tolist(), strict=True)
@@ -178,7 +219,9 @@ def curve_svg(
         f'<path d="M{across(item.step):.1f} 12V{HIGH - 24}" stroke="{_COLOURS[item.severity]}">'
         f"<title>{_safe(finding_title(item))}</title></path>"
         for item in findings
-        if item.step is not None and item.severity >= Severity.WARNING
+        if item.step is not None
+        and first <= item.step <= last
+        and item.severity >= Severity.WARNING
     ][:_MARKED]
     bad = [
         f'<path d="M{across(gap.first) - 4:.1f} 4h8l-4 7z" fill="{_COLOURS[Severity.ERROR]}"/>'
@@ -187,14 +230,14 @@ def curve_svg(
     words = (
         (EDGE - 6, 20, "end", say(float(y.max()))),
         (EDGE - 6, HIGH - 24, "end", say(float(y.min()))),
-        (EDGE, HIGH - 6, "start", f"step {steps[0]}"),
-        (WIDE - 6, HIGH - 6, "end", f"{steps[-1]}"),
+        (EDGE, HIGH - 6, "start", f"step {first}"),
+        (WIDE - 6, HIGH - 6, "end", f"{last}"),
     )
     texts = [
         f'<text x="{at}" y="{down}" text-anchor="{anchor}" fill="currentColor">{text}</text>'
         for at, down, anchor, text in words
     ]
-    title = f"{name} from step {steps[0]} to {steps[-1]}" + (", on a log scale" if log else "")
+    title = f"{name} from step {first} to {last}" + (", on a log scale" if log else "")
     return (
         f'<svg role="img" aria-label="{_safe(title)}" width="{WIDE}" height="{HIGH}" '
         f'viewBox="0 0 {WIDE} {HIGH}" font-size="11" style="max-width:100%">'

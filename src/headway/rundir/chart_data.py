@@ -53,7 +53,9 @@ EVENTS_WITHOUT_MARK = ("scan", "axis", "checkpoint", "places", END, INCIDENT, TR
 """Events that are not marked: bookkeeping, or shown elsewhere."""
 SETUPS = ("precision", "optimizer")
 """Set-up facts that describe the run."""
-STEP_TIME, SAMPLES = "step_time_s", "samples_per_s"
+STEP_TIME, SAMPLES, TOKENS = "step_time_s", "samples_per_s", "tokens_per_s"
+COUNTED = (("samples", SAMPLES), ("tokens", TOKENS))
+"""What is added up over the steps, and the signal with its number per second."""
 CLOCK_POINTS = 200
 """Buckets of another x axis; in between it is interpolated."""
 
@@ -195,16 +197,18 @@ class ChartBuilder:
             self._take_header(self._coming.popleft())
 
     def _run_clocks(self, rows: StepColumns, x: Ints) -> None:
-        """Add up the time and the samples of the steps."""
+        """Add up the time, the samples and the tokens of the steps."""
         if STEP_TIME not in rows.values:
             return
         at, seconds = rows.values[STEP_TIME]
         self._clock("time", x[at], seconds)
-        if SAMPLES in rows.values:
-            other, speed = rows.values[SAMPLES]
+        for name, signal in COUNTED:
+            if signal not in rows.values:
+                continue
+            other, speed = rows.values[signal]
             both, first, second = np.intersect1d(at, other, assume_unique=True, return_indices=True)
             with np.errstate(over="ignore", invalid="ignore"):
-                self._clock("samples", x[both], seconds[first] * speed[second])
+                self._clock(name, x[both], seconds[first] * speed[second])
 
     def _tick(self, name: str, x: int, spent: float) -> None:
         so_far = self._spent.get(name, 0.0) + spent
@@ -265,8 +269,9 @@ class ChartBuilder:
         if STEP_TIME in record.values:
             seconds = record.values[STEP_TIME]
             self._tick("time", x, seconds)
-            if SAMPLES in record.values:
-                self._tick("samples", x, seconds * record.values[SAMPLES])
+            for name, signal in COUNTED:
+                if signal in record.values:
+                    self._tick(name, x, seconds * record.values[signal])
         if record.held:
             self._data.held.add(x, 1.0)
             self._data.skipped += 1

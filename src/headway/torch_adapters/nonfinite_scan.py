@@ -89,6 +89,28 @@ def batch_size(batch: Any) -> int | None:
     return row_count(attached_tensors(batch))
 
 
+TOKEN_KEYS = ("input_ids", "tokens", "input_tokens")
+_TOKEN_DTYPES = (torch.int64, torch.int32)
+
+
+def token_count(batch: Any) -> int:
+    """How many tokens a batch of token ids holds, padding included; 0 for other data.
+
+    Token ids are known by their name, or by targets of the same shape and dtype.
+    """
+    ids: Any = None
+    if isinstance(batch, Mapping):
+        ids = next((batch[name] for name in TOKEN_KEYS if name in batch), None)
+    elif isinstance(batch, (tuple, list)) and len(batch) == 2:
+        ids, targets = batch
+        alike = isinstance(ids, Tensor) and isinstance(targets, Tensor)
+        if not (alike and ids.dtype == targets.dtype and ids.shape == targets.shape):
+            return 0
+    if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.dtype not in _TOKEN_DTYPES:
+        return 0
+    return ids.numel()
+
+
 def batch_tensors(batch: Any) -> list[Tensor]:
     """The tensors of a batch, however it is nested."""
     return [tensor.detach() for tensor in attached_tensors(batch)]

@@ -39,6 +39,20 @@ class HangCheck(Check):
         return False
 
 
+_DOING = {
+    "data": "data loading",
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    "step": "the optimizer step",
+    "save": "a save",
+}
+
+
+def say_phase(phase: str | None) -> str:
+    """` during the backward pass`; empty for the user's own code."""
+    return "" if phase in (None, "user") else f" during {_DOING.get(phase, phase)}"
+
+
 def describe_batch(facts: OutOfMemoryFacts) -> str:
     """How the batch differs from those before it; empty if it does not."""
     odd = [item for item in facts.batch if item.unusual]

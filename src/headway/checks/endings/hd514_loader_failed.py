@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from headway.checks.endings._shared import HangCheck
 from headway.core.check import Needs
 from headway.core.ending_facts import END, ENDING, HANG, LOADER_FAILED, LoaderFailedFacts
+from headway.core.facts import say_list
 from headway.core.findings import Finding, Severity, Where
 from headway.core.hang_facts import WORKER, HangFacts
 from headway.core.records import EventRecord, record_at
@@ -111,6 +112,14 @@ def _message(facts: LoaderFailedFacts) -> str:
     return f"{sample} raised{worker}: {facts.error}{tail}"
 
 
+def _range(indices: Sequence[float]) -> str:
+    """`indices 192 to 207`, or the first few."""
+    first, last = int(min(indices)), int(max(indices))
+    if last - first == len(indices) - 1:
+        return f"indices {first} to {last}"
+    return f"indices {say_list([int(index) for index in indices], 4)}"
+
+
 def _remedies(facts: LoaderFailedFacts) -> list[str]:
     found = []
     if facts.how == "died" or facts.shared_memory:
@@ -125,4 +134,9 @@ def _remedies(facts: LoaderFailedFacts) -> list[str]:
     elif facts.sample is not None and not facts.survived:
         found.append(f"Fix or remove sample {facts.sample} of the data set.")
         found.append('`Policy(on_bad_sample="skip")` skips samples that cannot be loaded.')
+    elif facts.indices and not facts.survived:
+        found.append(
+            f"Compare the samples of this batch with what the line expects: {_range(facts.indices)}"
+            " of the data set."
+        )
     return found

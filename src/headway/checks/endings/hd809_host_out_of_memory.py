@@ -74,6 +74,9 @@ def _message(facts: OutOfMemoryFacts) -> str:
     memory = facts.memory
     asked = f" allocating {say_bytes(facts.requested)}" if facts.requested else ""
     text = f"the host ran out of memory{asked}"
+    if "address_space" in memory:
+        bound = say_bytes(memory["address_space"])
+        text = f"the process reached its limit of address space, {bound} (`ulimit -v`){asked}"
     if facts.killed:
         who = "a DataLoader worker" if facts.worker else "the process"
         sure = "the kernel killed" if facts.killed == "certain" else "the kernel likely killed"
@@ -86,7 +89,7 @@ def _message(facts: OutOfMemoryFacts) -> str:
         details.append(f"the run used {say_bytes(memory['tree'])}{workers}")
     if "limit" in memory:
         details.append(f"the container's limit is {say_bytes(memory['limit'])}")
-    elif "total" in memory:
+    elif "total" in memory and "address_space" not in memory:
         details.append(f"the host has {say_bytes(memory['total'])}")
     if unusual := describe_batch(facts):
         details.append(unusual)
@@ -100,4 +103,9 @@ def _remedies(facts: OutOfMemoryFacts, record: EventRecord) -> list[Remedy | str
             "batches.",
             "Raise the memory limit of the job.",
         ]
-    return remedies_of(facts, record)
+    found: list[Remedy | str] = []
+    if "address_space" in facts.memory:
+        found.append("Raise the limit (`ulimit -v unlimited`, or `resource.setrlimit`).")
+    return [*found, *remedies_of(facts, record)] or [
+        "Look at what the named line keeps: memory that grows with each step is never released."
+    ]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headway.checks.endings._shared import say_phase
 from headway.core.check import Check, Needs
 from headway.core.ending_facts import CRASH, END, ENDING, CrashFacts, EndFacts
 from headway.core.findings import Finding, Severity
@@ -51,8 +52,7 @@ class ScriptCrashed(Check):
             return
         facts = CrashFacts.of_event(record)
         odd = [item for item in facts.batch if item.unusual]
-        while_doing = f" during {facts.phase}" if facts.phase not in (None, "user") else ""
-        message = f"{facts.error or 'an unknown exception'}{while_doing}"
+        message = f"{facts.error or 'an unknown exception'}{say_phase(facts.phase)}"
         if facts.sample is not None:
             message += f" (sample {facts.sample})"
         if odd:

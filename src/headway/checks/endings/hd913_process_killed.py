@@ -3,6 +3,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable
 
+from headway.checks.endings._shared import say_phase
 from headway.core.check import Check, Needs
 from headway.core.ending_facts import ENDING, KILLED, KilledFacts
 from headway.core.findings import Finding, Severity
@@ -94,18 +95,7 @@ def _what(facts: KilledFacts, name: str | None) -> str:
 def _when(facts: KilledFacts, step: int) -> str:
     if facts.steps is None or facts.phase == "start":
         return "before its first step"
-    phase = facts.phase or "user"
-    doing = "" if phase == "user" else f" during {_DOING.get(phase, phase)}"
-    return f"at step {step}{doing}"
-
-
-_DOING = {
-    "data": "data loading",
-    "forward": "the forward pass",
-    "backward": "the backward pass",
-    "step": "the optimizer step",
-    "save": "a save",
-}
+    return f"at step {step}{say_phase(facts.phase)}"
 
 
 def _may_be_memory(name: str | None, facts: KilledFacts) -> bool:

@@ -46,8 +46,19 @@ def _host_facts(error: BaseException) -> dict[str, Any]:
     return {
         "memory_of": "host",
         "requested": device_memory.requested_bytes(str(error)),
-        "memory": HostMemory.read().to_dict(),
+        "memory": {**HostMemory.read().to_dict(), **_address_space()},
     }
+
+
+def _address_space() -> dict[str, int]:
+    """The limit of this process, if it has one: reached long before the memory of the host."""
+    try:
+        import resource
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    except (ImportError, OSError):  # Windows
+        return {}
+    return {} if limit == resource.RLIM_INFINITY else {"address_space": limit}
 
 
 def _device_facts(error: BaseException) -> dict[str, Any]:

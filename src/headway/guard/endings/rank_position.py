@@ -45,6 +45,7 @@ for a lock, and a DataLoader for another process."""
 _COLLECTIVES = "torch/distributed/distributed_c10d.py"
 _BACKWARD = "torch/autograd/graph.py"
 _WRAPPERS = ("wrapper", "_object_to_tensor", "_tensor_to_object")
+_BLOCKS = re.compile(r"\.(acquire|get|put|join|wait|result)\(|^with\b")
 _WAITS_FOR_WORK = re.compile(r"\.(wait|synchronize|item|cpu|tolist|numpy)\(|\bfloat\(|\bprint\(")
 
 
@@ -77,7 +78,7 @@ def describe_position(
         "threads": [f"{item.name}: {item.describe()[0]}" for item in stacks if item is not stack][
             :SHOWN_FRAMES
         ],
-        "failed_threads": list(failed_threads) if within in WAITS_FOR_THREAD else [],
+        "failed_threads": list(failed_threads) if _waits_for_thread(within, place) else [],
         "calls": [call.to_dict() for call in calls],
     }
 
@@ -96,6 +97,13 @@ def find_wait(frames: Sequence[Location]) -> str | None:
         else:
             found = next((what for part, what in _WAITS if part in path), found)
     return found
+
+
+def _waits_for_thread(within: str | None, place: Location | None) -> bool:
+    """Whether another thread has to do something. A lock itself is no frame of Python."""
+    if within is None and place is not None:
+        return bool(_BLOCKS.search(place.source))
+    return within in WAITS_FOR_THREAD
 
 
 def is_collective(within: str | None) -> bool:

@@ -144,6 +144,11 @@ class Watchdog:
         self._run.event(self._run.step(), kind, facts)
 
     @property
+    def hangs(self) -> bool:
+        """Whether a hang was reported and there was no progress since."""
+        return self._reported
+
+    @property
     def limit_s(self) -> float:
         """Seconds without progress from which on the run hangs."""
         if self._run.made() < FIRST_STEPS:
@@ -333,3 +338,8 @@ class Watchdog:
 
 watchdogs: weakref.WeakSet[Watchdog] = weakref.WeakSet()
 """The watchdogs that were started in this process."""
+
+
+def run_hangs() -> bool:
+    """Whether a hang was reported in this process and there was no progress since."""
+    return any(item.hangs for item in watchdogs)

@@ -276,12 +276,14 @@ class HostReadings:
         self._began = 0.0
         self._waited: float | None = None
         self._samples = 0
+        self._tokens = 0
 
-    def batch_handed(self, waited: float | None, samples: int) -> None:
+    def batch_handed(self, waited: float | None, samples: int, tokens: int = 0) -> None:
         """Count a batch of the current step; `waited`: seconds that the loader took."""
         if waited is not None:
             self._waited = (self._waited or 0.0) + waited
         self._samples += samples
+        self._tokens += tokens
 
     def exclude_time(self, seconds: float) -> None:
         """Leave this time out of the duration of the current step."""
@@ -296,9 +298,11 @@ class HostReadings:
             values["step_time_s"] = round_digits(elapsed)
             if self._samples:
                 values["samples_per_s"] = round_digits(self._samples / max(elapsed, 1e-9))
+            if self._tokens:
+                values["tokens_per_s"] = round_digits(self._tokens / max(elapsed, 1e-9))
         if self._waited is not None:
             values["loader_wait_s"] = round_digits(self._waited)
-        self._began, self._waited, self._samples = context.started, None, 0
+        self._began, self._waited, self._samples, self._tokens = context.started, None, 0, 0
         if context.sampled:
             self._add_memory(context, values)
         if self._system is not None:

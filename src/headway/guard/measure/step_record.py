@@ -134,6 +134,7 @@ SHARED_VALUES = frozenset(
         "step_time_s",
         "loader_wait_s",
         "samples_per_s",
+        "tokens_per_s",
         "host_rss_bytes",
         "device_allocated_bytes",
         "graphs_kept",

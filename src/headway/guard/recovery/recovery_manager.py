@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from headway.errors import ResumeRefused
+from headway.guard.endings.watchdog import run_hangs
 from headway.guard.measure.parameter_index import StateInspector
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.data_position import DataPosition, describe_position
@@ -33,7 +34,8 @@ from headway.torch_adapters.saved_state import BufferBackup
 # SIGTERM and SIGUSR1: the machine is about to be taken away.
 
 # The handler only stores the signal; the guard reads it between two steps, when a snapshot is
-# complete. A second signal goes to the handler that was installed before the guard's.
+# complete. A second signal, and the first one in a run that hangs, goes to the handler that was
+# installed before the guard's.
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
 
@@ -78,7 +80,8 @@ class PreemptionSignals:
         self._on_signal()
         if self.asked is None:
             self.asked = number
-            return
+            if not run_hangs():  # otherwise the step never ends
+                return
         before = self._before.get(number)
         if callable(before):
             before(number, frame)

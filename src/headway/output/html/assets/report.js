@@ -10,7 +10,7 @@ function headwayCharts(data, looked = () => {}, live = false) {
   const NONFINITE_EDGE = 9; // height of the strip at the upper edge, in CSS pixels
   const FLAG_WIDTH = 18;
   const SHORT = { NaN: "NaN", Infinity: "Inf", "-Infinity": "-Inf" };
-  const AXES = { step: "step", time: "training time", samples: "samples" };
+  const AXES = { step: "step", time: "training time", samples: "samples", tokens: "tokens" };
 
   // -- the axis: x only rises, and stands for a step ----------------------------------------------
 
@@ -27,11 +27,11 @@ function headwayCharts(data, looked = () => {}, live = false) {
   }
 
   const clocksOf = (series) => data.run_clocks ? data.run_clocks[series ? series.colour : 0] : data.clocks;
-  const axes = () => ["step", ...["time", "samples"].filter((name) => data.run_clocks
+  const axes = () => ["step", ...["time", "samples", "tokens"].filter((name) => data.run_clocks
     ? data.run_clocks.length && data.run_clocks.every((clocks) => clocks[name])
     : data.clocks && data.clocks[name])];
 
-  // Places on the drawn axis: steps, seconds or samples. Each run has its own clock.
+  // Places on the drawn axis: steps, seconds, samples or tokens. Each run has its own clock.
   function toAxis(x, series) {
     const clock = chosen.axis === "step" ? null : clocksOf(series)[chosen.axis];
     return clock ? along(clock[0], clock[1], x) : x;
@@ -44,13 +44,13 @@ function headwayCharts(data, looked = () => {}, live = false) {
 
   function where(u) {
     if (chosen.axis === "step") return "step " + stepAt(u);
-    const there = chosen.axis === "time" ? sayTime(u) : sayCount(Math.round(u)) + " samples";
+    const there = chosen.axis === "time" ? sayTime(u) : sayCount(Math.round(u)) + " " + chosen.axis;
     return data.run_clocks ? there : "step " + stepAt(fromAxis(u)) + ", " + there;
   }
 
   function tick(u) {
     if (chosen.axis === "time") return sayTime(Math.max(u, 0));
-    return chosen.axis === "step" ? "step " + sayCount(stepAt(u)) : sayCount(Math.round(u)) + " samples";
+    return chosen.axis === "step" ? "step " + sayCount(stepAt(u)) : sayCount(Math.round(u)) + " " + chosen.axis;
   }
 
   // Every run has a clock, so a part of the axis is another part of each; the union of all.
