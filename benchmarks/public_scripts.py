@@ -230,9 +230,9 @@ def judge(item: Script, clones: Path) -> dict[str, Any]:
             if problem:
                 return {**row, "state": problem}
             outcomes.append(run_script(item, checkout, *before))
+            if outcomes[0][0] != 0:
+                return {**row, "state": f"does not run here: {outcomes[0][2].strip()[-200:]}"}
     plain, guarded, checked = outcomes
-    if plain[0] != 0:
-        return {**row, "state": f"does not run here: {plain[2].strip()[-200:]}"}
     if checked[0] is None or "{" not in checked[1]:
         return {**row, "state": f"check gave no report: {checked[2][-200:]}"}
     report = json.loads(checked[1][checked[1].index("{") :])
