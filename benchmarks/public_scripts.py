@@ -39,7 +39,7 @@ STAND_INS = ROOT / "benchmarks" / "stand_ins"
 MANIFEST = ROOT / "corpus" / "public" / "scripts.toml"
 LIMIT_S = 240
 TIMES = re.compile(
-    r"[\d.]+ ?(ms|s|sec|seconds)\b|(ms/batch|time:?|SPS:|took) +[\d.]+|\d+m \d+"
+    r"[\d.]+ ?(ms|s|sec|seconds)\b|(ms/batch|time:?|SPS:|took) +[\d.]+|\d+m \d+|\d+:\d+ min"
     r"|[\d/-]+[ T]\d+:\d+:\d+[,\d]*|\w*(runtime|per_second)\W+[\d.:]+|/tmp/[^\s'\"]+"
 )
 
