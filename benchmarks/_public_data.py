@@ -135,8 +135,7 @@ def sentence_pairs(folder: Path) -> None:
             first = list(_sentence(rng, 8))
             same = at % 2 == 1
             second = [*first[:-1], "w1"] if same else list(_sentence(rng, 8))
-            label = ("not_equivalent", "equivalent")[same]
-            rows.append(f"{label},{' '.join(first)},{' '.join(second)}")
+            rows.append(f"{int(same)},{' '.join(first)},{' '.join(second)}")
         (folder / f"{name}.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
 
 
@@ -293,10 +292,10 @@ def png(pixels: np.ndarray[Any, Any]) -> bytes:
 
 
 def graph(folder: Path) -> None:
-    """Cora's `cora.content` and `cora.cites`: 700 papers of 7 classes; papers cite their class."""
+    """Cora's `cora.content` and `cora.cites`: 1,600 papers of 7 classes; they cite their class."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
-    count, width = 700, 70
+    count, width = 1600, 70
     labels = rng.integers(0, 7, count)
     lines = []
     for paper, label in enumerate(labels):

@@ -39,7 +39,7 @@ STAND_INS = ROOT / "benchmarks" / "stand_ins"
 MANIFEST = ROOT / "corpus" / "public" / "scripts.toml"
 LIMIT_S = 240
 TIMES = re.compile(
-    r"[\d.]+ ?(ms|s|sec|seconds)\b|(ms/batch|time:?|SPS:|took) +[\d.]+|\d+m \d+"
+    r"[\d.]+ ?(ms|s|sec|seconds)\b|(ms/batch|time:?|SPS:|took) +[\d.]+|\d+m \d+|\d+:\d+ min"
     r"|[\d/-]+[ T]\d+:\d+:\d+[,\d]*|\w*(runtime|per_second)\W+[\d.:]+|/tmp/[^\s'\"]+"
 )
 
@@ -230,9 +230,9 @@ def judge(item: Script, clones: Path) -> dict[str, Any]:
             if problem:
                 return {**row, "state": problem}
             outcomes.append(run_script(item, checkout, *before))
+            if outcomes[0][0] != 0:
+                return {**row, "state": f"does not run here: {outcomes[0][2].strip()[-200:]}"}
     plain, guarded, checked = outcomes
-    if plain[0] != 0:
-        return {**row, "state": f"does not run here: {plain[2].strip()[-200:]}"}
     if checked[0] is None or "{" not in checked[1]:
         return {**row, "state": f"check gave no report: {checked[2][-200:]}"}
     report = json.loads(checked[1][checked[1].index("{") :])

@@ -9,6 +9,6 @@ random.seed(0)
 np.random.seed(0)
 torch.manual_seed(0)
 
-for _name, _value in {"Inf": np.inf, "bool8": np.bool_, "float_": np.float64}.items():
+for _name, _value in {"Inf": np.inf, "bool8": np.bool_, "float_": np.float64, "int": int}.items():
     if not hasattr(np, _name):
         setattr(np, _name, _value)

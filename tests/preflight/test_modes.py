@@ -319,6 +319,28 @@ def test_statistics_that_cannot_be_used(how: dict[str, object]) -> None:
     assert codes(work) & {"HD902", "HD903"} == {"HD903"}
 
 
+@pytest.mark.parametrize("evaluated", [True, False])
+def test_statistics_that_are_only_kept_from_a_second_pass(evaluated: bool) -> None:
+    """SAM's example: momentum is 0 while the perturbed weights run, and comes back afterwards."""
+
+    def work() -> None:
+        torch.manual_seed(0)
+        norm = nn.BatchNorm1d(8)
+        model = nn.Sequential(nn.Linear(8, 8), norm, nn.ReLU(), nn.Linear(8, 3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for _ in range(8):
+            model.train()
+            for norm.momentum in (0.1, 0):
+                optimizer.zero_grad()
+                F.cross_entropy(model(X), Y).backward()
+            optimizer.step()
+            model.eval()
+            if evaluated:
+                accuracy(model)
+
+    assert codes(work) & {"HD902", "HD903"} == set()
+
+
 class Unhearing(nn.Module):
     """Dropouts that `eval()` does not reach."""
 

@@ -82,6 +82,8 @@ class TrainingModes(Observer):
         """Roots that have had an active dropout in training."""
         self._between: set[int] = set()
         """Roots that ran without gradients or in evaluation mode since then."""
+        self._updated: set[int] = set()
+        """Batch norms that have updated their statistics, if only in some of the passes."""
         self._states: dict[int, tuple[Any, int]] = {}
         self._evaluations: dict[tuple[Any, ...], int] = {}
         self._held: list[dict[str, Any]] = []
@@ -104,6 +106,12 @@ class TrainingModes(Observer):
         )
         if not forward.grad or not forward.whole:
             self._between.add(id(module))
+        norms = (item.layer for item in layers if item.is_norm and item.layer.training)
+        self._updated.update(id(norm) for norm in norms if getattr(norm, "momentum", 0.1) != 0)
+
+    def _keeps_initial(self, norm: Any) -> bool:
+        """Whether momentum is 0 and always was; SAM sets it to 0 for its second pass only."""
+        return getattr(norm, "momentum", 0.1) == 0 and id(norm) not in self._updated
 
     def module_ended(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         forward, self._running = self._running, None
@@ -221,7 +229,7 @@ class TrainingModes(Observer):
             "momentum_zero": [
                 prefix + item.path
                 for item in norms_on
-                if getattr(item.layer, "momentum", 0.1) == 0 and item.layer.track_running_stats
+                if self._keeps_initial(item.layer) and item.layer.track_running_stats
             ][:NAMED],
         }
         before, steps = self._states.get(at, (None, 0))
@@ -262,7 +270,7 @@ class TrainingModes(Observer):
             for item, mode, _ in forward.layers
             if item.is_norm
             and not mode
-            and (not item.layer.track_running_stats or getattr(item.layer, "momentum", 0.1) == 0)
+            and (not item.layer.track_running_stats or self._keeps_initial(item.layer))
             and _trains(item.owner, trained)
         ]
         calls = [place for rate, mode, place in forward.functional if rate > 0 and mode]
