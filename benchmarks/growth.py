@@ -231,6 +231,42 @@ def show(rows: list[dict[str, float]]) -> None:
         print("".join(f"{value:22,.1f}" for value in row.values()))
 
 
+SUMMARY = (
+    ("tensors", "tensors", "added_us_per_tensor", "time that the guard adds per tensor, µs"),
+    ("steps", "until_step", "step_us", "time of a guarded step, µs"),
+    ("steps", "until_step", "memory_mib", "memory of the training process, MiB"),
+    ("steps", "until_step", "bytes_per_step", "bytes per step in the run directory"),
+    ("records", "until_step", "step_us", "time to record a step, µs"),
+    ("records", "until_step", "memory_mib", "memory of a process that records, MiB"),
+    ("records", "until_step", "bytes_per_step", "bytes per recorded step"),
+    ("runs", "runs", "all_charts_mib", "memory of `headway serve`, MiB"),
+)
+UNITS = {"tensors": "tensors", "until_step": "steps", "runs": "runs"}
+
+
+def summary(record: dict[str, Any]) -> str:
+    """One table: each quantity at the start, in the middle and at the end of its range."""
+    lines = ["| | first | middle | last | last ÷ first |", "|---|---|---|---|---|"]
+    for part, key, name, text in SUMMARY:
+        if rows := record.get(part):
+            chosen = (rows[0], rows[len(rows) // 2], rows[-1])
+            cells = [f"{row[name]:,.1f} ({row[key]:,} {UNITS[key]})" for row in chosen]
+            cells.append(f"{rows[-1][name] / max(rows[0][name], 1e-9):.2f}")
+            lines.append(f"| {text} | " + " | ".join(cells) + " |")
+    return "\n".join(lines).replace("(1 runs)", "(1 run)")
+
+
+def in_own_process(part: str) -> list[dict[str, float]]:
+    """Measure one part: memory that another part has freed would hide growth."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder) / "found.json"
+        # The options of this call come first: of `--only` and `--json` the last one counts.
+        command = [sys.executable, *sys.argv, f"--json={found}", "--only", part]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        rows: list[dict[str, float]] = json.loads(found.read_text())[part]
+        return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=("tensors", "steps", "records", "runs"))
@@ -256,10 +292,12 @@ def main() -> None:
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
-    for name in options.only or measures:
-        print(f"\n{name}", end="")
-        record[name] = measures[name]()
+    parts = options.only or [*measures]
+    for name in parts:
+        print(f"\n{name}", end="", flush=True)
+        record[name] = measures[name]() if len(parts) == 1 else in_own_process(name)
         show(record[name])
+    print(f"\n{summary(record)}")
     if options.json:
         options.json.write_text(json.dumps(record, indent=2) + "\n")
 
