@@ -155,6 +155,7 @@ class LocalGradientMonitor:
                     "the model has a communication hook of its own, or reduces gradients in a way "
                     "that leaves no room for one: a gradient that goes bad in backward cannot be "
                     "traced to its rank, a loss that does still can",
+                    shared=True,
                 )
                 return
             _hooks[replica] = hook
