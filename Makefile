@@ -24,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo bytecode test test-slow test-nightly test-long test-gpu test-browser test-public test-trackers test-frameworks test-dist test-versions test-versions-matrix examples docs lint format bench new-check news dist api-snapshot clean distclean
+.PHONY: help setup demo bytecode test test-slow test-nightly test-long test-gpu test-browser test-public test-trackers test-stores test-frameworks test-dist test-versions test-versions-matrix examples docs lint format bench new-check news dist api-snapshot clean distclean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -82,6 +82,9 @@ test-browser: $(STAMP) ## the report and the live page in a real browser; instal
 test-trackers: $(TRACKERS)/.installed ## the tests that need TensorBoard, W&B, MLflow, trackio or matplotlib
 	OMP_NUM_THREADS=1 $(TRACKERS)/bin/python -m pytest -m trackers tests/output $(ARGS)
 
+test-stores: $(TRACKERS)/.installed ## run directories on an S3 server: upload, resume, kills, other hosts
+	OMP_NUM_THREADS=1 $(TRACKERS)/bin/python -m pytest -n $(JOBS) tests/rundir/test_remote_run.py tests/ranks/test_stores.py -k s3 $(ARGS)
+
 # Not in the build server's run: a download of gigabytes, most of it for Ultralytics and fastai.
 test-frameworks: $(FRAMEWORKS)/.installed ## trainings of TRL, sentence-transformers, Keras, fastai, Ultralytics under headway
 	OMP_NUM_THREADS=1 $(FRAMEWORKS)/bin/python -m pytest tests/integrations/test_other_frameworks.py tests/integrations/test_ray.py $(ARGS)
@@ -120,7 +123,7 @@ $(TRACKERS)/.installed: $(STAMP)
 	@below=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	above=$$($(TRACKERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	echo "import site; site.addsitedir('$$below')" > "$$above/_venv_below.pth"
-	$(TRACKERS)/bin/python -m pip install -e '.[trackers,plot]' -c constraints.txt
+	$(TRACKERS)/bin/python -m pip install -e '.[trackers,stores,plot]' -c constraints.txt
 	@touch $@
 
 $(FRAMEWORKS)/.installed: $(STAMP)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from support.rank_processes import run_ranks
+from support.rank_trainings import listen
 from support.strategies import lightly
 from torch import nn
 
@@ -215,3 +218,38 @@ def test_guards_share_one_group_that_a_bad_step_opens_and_the_last_closes() -> N
         assert first == both > 0
         assert closed == 0
         assert found["groups"] == [1, 1, 1, 0]
+
+
+def train_without_descriptors(rank: int, folder: str) -> dict[str, Any]:
+    """A rank that may open hardly any more files; a bad step, and snapshots on disk."""
+    said = listen()
+    model = nn.parallel.DistributedDataParallel(nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.zero_grad()
+    before = count_sockets()
+    if rank == 1:
+        used = len(os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 20, used + 20))
+    plan = headway.Snapshots(every=8, disk_share=1.0)
+    guard = headway.Guard(model, optimizer, run_dir=folder, snapshots=plan)
+    for step, batch in enumerate(guard([torch.ones(2, 3)] * 20)):
+        bad = math.nan if step == 3 and rank == 0 else 1.0
+        (model(batch) * bad).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    sockets = count_sockets() - before
+    guard.close()
+    return {"said": said, "sockets": sockets, "skipped": [one.step for one in guard.actions]}
+
+
+def test_too_few_descriptors_for_connections_are_no_end_of_the_training(tmp_path: Path) -> None:
+    first, second = run_ranks(train_without_descriptors, 2, str(tmp_path))
+    for found in (first, second):
+        assert found["skipped"] == [3]
+        assert found["sockets"] == 0
+    (told,) = [text for text in first["said"] if "snapshots" in text]
+    assert "limit on open files" in told
+    assert "ulimit -n" in told
+    assert any("cannot open connections" in text for text in first["said"])
+    assert not any("snapshots" in text for text in second["said"]), "once, not on every rank"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.rank_processes import run_ranks
+from support.rank_trainings import listen
 from torch import nn
 
 import headway
@@ -137,3 +138,34 @@ def test_a_second_run_of_a_busy_directory_ends_with_2_before_the_script(tmp_path
         assert "Traceback" not in done.stderr
     finally:
         first.communicate("\n")
+
+
+def train_with_a_directory_on_one_rank(rank: int, folder: str, resume: bool) -> list[str]:
+    said = listen()
+    model = nn.parallel.DistributedDataParallel(nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    guard = headway.Guard(model, optimizer, run_dir=folder if rank == 0 else None)
+    try:
+        if resume:
+            guard.resume()
+    except UsageError as error:
+        return [str(error)]
+    for batch in guard([torch.ones(2, 3)] * 3):
+        model(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    guard.close()
+    return said
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_directory_that_one_rank_lacks_is_told_and_no_rank_waits(
+    tmp_path: Path, resume: bool
+) -> None:
+    first, second = run_ranks(train_with_a_directory_on_one_rank, 2, str(tmp_path), resume)
+    if resume:
+        assert first == second
+        assert "rank 1: guard.resume() needs a run directory" in first[0]
+    else:
+        assert any("rank 1 has no run directory" in text for text in first)
+        assert second == []

@@ -100,5 +100,20 @@ def test_a_part_that_is_torn_on_one_rank_is_passed_over_on_all(kind: str, tmp_pa
         assert_same(one.state, other.state)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("wrap", [{}, {"static_graph": True}], ids=["plain", "static graph"])
+def test_an_order_of_buckets_that_is_not_restored_is_told(
+    wrap: dict[str, Any], tmp_path: Path
+) -> None:
+    """With more than two ranks it decides the last bits of the first step."""
+    plan = Plan(steps=14, wrap=wrap, guard={"run_dir": tmp_path, "snapshots": OFTEN})
+    run_ranks(train, 3, plan)
+    resumed = run_ranks(train, 3, plan.but(resume=True))
+    told = [text for outcome in resumed for text in outcome.said if "order of its buckets" in text]
+    assert len(told) == len(wrap), "by rank 0, once"
+    if told:
+        assert "static_graph=True" in told[0]
+
+
 def _number(home: Path) -> int:
     return int(home.name.split("-")[0])

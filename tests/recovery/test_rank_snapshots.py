@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.trainings import make_net
 
+from headway.core.numbers import say_bytes
 from headway.errors import ResumeRefused
 from headway.guard.recovery import snapshotter as module
 from headway.guard.recovery.snapshot_files import Manifest, SnapshotFolder
@@ -36,15 +37,17 @@ class FourRanks(SingleProcess):
         return [value, other, other, other]
 
 
-def make_snapshotter(**settings: Any) -> Snapshotter:
+def make_snapshotter(rank: int = 0, **settings: Any) -> Snapshotter:
     model = make_net()
+    notices = Notices()
+    notices.rank = rank
     training = TrainingState([model], [torch.optim.Adam(model.parameters())], {})
     return Snapshotter(
         training,
         Snapshots(**settings),
         run_dir=None,
         own=dict,
-        notices=Notices(),
+        notices=notices,
         agreement=FourRanks(),
     )
 
@@ -70,6 +73,20 @@ def test_memory_is_divided_by_the_ranks_of_the_host(monkeypatch: pytest.MonkeyPa
     assert make_snapshotter(in_memory=2)._room == 2, "half of a quarter each: two fit"
     monkeypatch.setattr(module, "available_bytes", lambda: 16 * needed - 8)
     assert make_snapshotter(in_memory=2)._room == 1
+
+
+def test_too_little_memory_is_told_once_in_a_unit_that_shows_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    needed = 3 * make_snapshotter_bytes()
+    monkeypatch.setattr(module, "available_bytes", lambda: 4 * needed)
+    make_snapshotter(in_memory=2)
+    (told,) = caplog.messages
+    size = say_bytes(needed)
+    assert f"a snapshot takes {size} of host memory and {size} are free for each rank" in told
+    caplog.clear()
+    make_snapshotter(in_memory=2, rank=1)
+    assert not caplog.messages, "rank 0 has said it"
 
 
 def make_snapshotter_bytes() -> int:

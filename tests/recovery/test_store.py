@@ -35,7 +35,10 @@ def state(value: float) -> dict[str, Any]:
 
 def open_folder(folder: Path, keep: int = 5) -> SnapshotStore:
     return SnapshotStore(
-        folder, keep=keep, training=TrainingState([], [], {}), agreement=SingleProcess()
+        SnapshotFolder(folder),
+        keep=keep,
+        training=TrainingState([], [], {}),
+        agreement=SingleProcess(),
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.s3_server import serve_s3
 
 import headway
 from headway.core.records import EventRecord, Header, StepRecord
@@ -39,27 +40,9 @@ def memory_url() -> str:
 
 
 @pytest.fixture
-def s3_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    pytest.importorskip("s3fs")
-    server_module: Any = pytest.importorskip("moto.server")
-    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "FSSPEC_S3_ENDPOINT_URL": f"http://{host}:{port}",
-    }.items():
-        monkeypatch.setenv(name, value)
-    fsspec.config.set_conf_env(fsspec.config.conf)
-    store = fsspec.filesystem("s3", skip_instance_cache=True)
-    bucket = uuid.uuid4().hex
-    store.mkdir(bucket)
-    yield f"s3://{bucket}/runs/first"
-    server.stop()
-    fsspec.config.conf.clear()
+def s3_url() -> Iterator[str]:
+    with serve_s3() as (bucket, _):
+        yield f"{bucket}/runs/first"
 
 
 @pytest.fixture(params=["memory_url", pytest.param("s3_url", marks=pytest.mark.slow)])

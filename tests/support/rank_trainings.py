@@ -114,7 +114,7 @@ class Outcome:
 
 def train(rank: int, plan: Plan, device: str = "cpu") -> Outcome:
     """Run a plan on this rank."""
-    said = _listen()
+    said = listen()
     torch.manual_seed(0)
     net = Net().to(device)
     model = wrapped(net, plan)
@@ -262,7 +262,7 @@ def collectives_so_far() -> int:
     return int(group._get_sequence_number_for_group())
 
 
-def _listen() -> list[str]:
+def listen() -> list[str]:
     said: list[str] = []
 
     class Ear(logging.Handler):
@@ -377,7 +377,7 @@ def train_scaled(
     rank: int, plan: Plan, defect: str = "", scale: float = 2.0**127
 ) -> tuple[Outcome, list[float]]:
     """A plan under a GradScaler that has to find its scale; the scale after each step."""
-    said = _listen()
+    said = listen()
     if defect and rank == 1:
         os.environ.pop("HEADWAY_STRICT", None)
         _break(StepMachine, defect, 1)
@@ -526,7 +526,7 @@ def look_at_findings_on_one_rank(rank: int, step: int, model: Any, guard: Any) -
 
 def train_wrapped_late(rank: int) -> list[str]:
     """The guard comes before the wrapper."""
-    said = _listen()
+    said = listen()
     model = nn.Linear(6, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     with Guard(model, optimizer):
@@ -538,7 +538,7 @@ def train_wrapped_late(rank: int) -> list[str]:
 
 def train_unevenly(rank: int) -> tuple[list[str], list[Tensor]]:
     """Ranks with different numbers of batches, in torch's own way."""
-    said = _listen()
+    said = listen()
     torch.manual_seed(0)
     replica = nn.parallel.DistributedDataParallel(nn.Linear(6, 1))
     optimizer = torch.optim.SGD(replica.parameters(), lr=1e-2)
@@ -567,7 +567,7 @@ def train_idly(rank: int, plan: Plan) -> Outcome:
 
 def train_flat(rank: int, plan: Plan) -> tuple[Outcome, list[float]]:
     """FullyShardedDataParallel, the first, which cuts up flat parameters."""
-    said = _listen()
+    said = listen()
     torch.manual_seed(0)
     net = Net()
     del net.unused

@@ -26,7 +26,6 @@ from torch.optim import Optimizer
 
 from headway.config import Settings
 from headway.core.findings import Finding, Findings
-from headway.errors import UsageError
 from headway.explain.explanation import Explanation
 from headway.explain.failing_step import StepPass as OnePass
 from headway.guard import guard_inputs
@@ -123,6 +122,7 @@ class Guard:
         parameters = [p for item in optimizers for g in item.param_groups for p in g["params"]]
         sharded_tensors.register_fsdp_units(models)
         self._ranks = rank_group.find_rank_group(models, parameters, group, self._notices)
+        self._notices.rank = self._ranks.rank if self._ranks is not None else 0
         recorder = self._make_recorder(
             settings=settings,
             policy=policy,
@@ -295,10 +295,8 @@ class Guard:
         """
         if in_script.is_requested():  # the state will be that of an incident
             return 0
-        folder = self._session.recorder.folder_with_snapshots(run_dir)
-        if folder is None:
-            raise UsageError("guard.resume() needs a run directory: pass one to it or to Guard")
-        return self._session.recovery.resume(folder)
+        recorder = self._session.recorder
+        return self._session.recovery.resume(lambda: recorder.folder_with_snapshots(run_dir))
 
     def epochs(self, count: int) -> Iterator[int]:
         """`range(count)` without the epochs that were complete before a resume."""

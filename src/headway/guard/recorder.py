@@ -26,14 +26,14 @@ from headway.core.records import (
 )
 from headway.core.signals import Signal
 from headway.engine import Engine
-from headway.errors import RunDirInUse
+from headway.errors import UsageError
 from headway.guard.measure.sampling import SamplingPlan, sampled_signals
 from headway.output.notices import Notices, Notifier, logger
 from headway.output.trackers.tracker_group import TrackerGroup, open_trackers
 from headway.policy import Action, Ladder, Policy, Rung, StepVerdict
 from headway.rerun import in_script
 from headway.rundir.heartbeat import HeartbeatWriter
-from headway.rundir.remote_run import fetch_run, is_url, local_path
+from headway.rundir.remote_run import RunFolder, StoredRun, fetch_run, is_url, local_path
 from headway.rundir.writer import RunDirWriter
 
 if TYPE_CHECKING:
@@ -114,13 +114,13 @@ class Recorder:
         self._shown_rank = rank if ranks is None else 0
         self._size = 1 if ranks is None else ranks.size
         self.writer: RunDirWriter | None = None
-        refused: RunDirInUse | None = None
+        refused: UsageError | None = None
         if run_dir is not None:
             try:
                 self.writer = RunDirWriter(
                     run_dir, rank=rank, notify=lambda text: notices.once("run-dir", text)
                 )
-            except RunDirInUse as error:
+            except UsageError as error:  # in use, or a store that cannot be opened
                 refused = error
         self._training = 0
         self._segment = self.writer.segment if self.writer else 0
@@ -275,15 +275,23 @@ class Recorder:
         for listener in self.end_listeners:
             listener(self.ending.status, step)
 
-    def folder_with_snapshots(self, run_dir: str | Path | None) -> Path | None:
+    def folder_with_snapshots(self, run_dir: str | Path | None) -> RunFolder | None:
         """The local folder of a run, by default this one; downloads snapshots that are missing."""
+        if run_dir is not None and is_url(run_dir):
+            return RunFolder(fetch_run(run_dir), StoredRun(run_dir))
         if run_dir is not None:
-            return fetch_run(run_dir) if is_url(run_dir) else local_path(run_dir)
-        if self.writer is None or self.writer.broken:
-            return None
-        if self.writer.remote is not None:
+            return RunFolder(local_path(run_dir))
+        own = self.folder
+        if own is not None and self.writer is not None and self.writer.remote is not None:
             self.writer.remote.pull("snapshots")
-        return self.writer.path
+        return own
+
+    @property
+    def folder(self) -> RunFolder | None:
+        """The run directory on this host; None where it cannot be written."""
+        writer = self.writer
+        usable = writer is not None and not writer.broken
+        return RunFolder(writer.path, writer.remote) if writer is not None and usable else None
 
     def flush(self) -> None:
         """Write everything to disk."""
@@ -325,8 +333,8 @@ class Recorder:
 
     def _report(self, findings: Sequence[Finding]) -> None:
         for finding in findings:
-            # A finding of all ranks is reported by rank 0; a finding about one rank by that rank.
-            if self._rank != self._shown_rank and finding.where.rank is None:
+            # Rank 0 reports what all ranks know; another rank only what concerns itself.
+            if self._rank != self._shown_rank and finding.where.rank != self._rank:
                 continue
             for listener in self.finding_listeners:
                 listener(finding)

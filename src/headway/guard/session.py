@@ -147,7 +147,7 @@ class Session:
         self.recovery = RecoveryManager(
             TrainingState(models, optimizers, {**keep, **({HOOKS: hooks} if hooks else {})}),
             snapshots,
-            run_dir=writer.path if writer is not None and not writer.broken else None,
+            run_dir=recorder.folder,
             notices=notices,
             agreement=self.agreement,
             counter=self.counter,

@@ -42,10 +42,15 @@ class Notices:
 
     def __init__(self) -> None:
         self._logged: set[str] = set()
+        self.rank = 0
+        """This process among those that train together."""
 
-    def once(self, topic: str, message: str) -> None:
-        """Log a warning about a topic, the first time only."""
-        if topic not in self._logged:
+    def once(self, topic: str, message: str, *, shared: bool = False) -> None:
+        """Log a warning about a topic, the first time only.
+
+        `shared`: every rank has the same to say, so rank 0 says it.
+        """
+        if topic not in self._logged and not (shared and self.rank):
             self._logged.add(topic)
             logger.warning("headway: %s", message)
 

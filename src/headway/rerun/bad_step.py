@@ -118,6 +118,8 @@ class MissedStep:
     """The reason, if the loop is the reason."""
     lost: bool = False
     """The training halts: no step follows that could explain it."""
+    recorded: bool = False
+    """Its batches were recorded: the loop is over guard(…) already."""
 
 
 @dataclass(slots=True)
@@ -294,7 +296,8 @@ class RerunResults:
         self._silent_until = missed.step + quiet
         note = f"the step could not be run again, so its line is unknown: {missed.why}"
         # Who runs a script, or a framework's loop, has no loop to change.
-        advice = (Trial(LOOP_KEY, LOOP_OVER_GUARD),) if self.owns_loop else ()
+        advises = self.owns_loop and not missed.recorded
+        advice = (Trial(LOOP_KEY, LOOP_OVER_GUARD),) if advises else ()
         explanation = wording.add_sentences(
             Explanation(missed.step, "nonfinite", "unknown", notes=(note,), trials=advice)
         )

@@ -297,24 +297,20 @@ class RerunController:
             )
             return BATCH_CHANGED
         group = self._host.rerun_group
-        if group is not None and not group.able:
-            self._notices.once(
-                "replay-ranks",
-                "a bad step cannot be run again in this kind of distributed training, so its line "
-                "is unknown",
-            )
-            return "it cannot be run again in this kind of distributed training"
-        return ""
+        return "" if group is None else group.obstacle
 
     def _all_ranks_can(self, can: bool) -> bool:
         self._rerun_expected = False
-        return self._host.agreement.all_agree(can)
+        agreement = self._host.agreement
+        return agreement.can_meet and agreement.all_agree(can)
 
     def _forget(self, why: str) -> None:
         """The step that waits can no longer be run again."""
         pending, self._pending = self._pending, None
         if pending is not None:
-            self.unexplained.add(MissedStep(pending.step, pending.parameters, why))
+            known = bool(pending.batches)
+            missed = MissedStep(pending.step, pending.parameters, why, recorded=known)
+            self.unexplained.add(missed)
 
     def _run(self, strategy: Rerun) -> Iterator[Any]:
         """Investigate the step; a failure of ours ends the investigation and not the training."""

@@ -154,6 +154,7 @@ class RerunGroup:
         self._ranks = ranks
         self._origins = origins
         self._models = models
+        self._together = together
         self._rounds = VoteRounds(together)
         self._gate: CollectiveGate | None = None
         self._undo = ExitStack()
@@ -163,16 +164,20 @@ class RerunGroup:
         self._given_up = False
 
     @property
-    def able(self) -> bool:
-        """Whether a step can be run again at all."""
-        if self._searching and self._origins.compressed:
-            return False  # `settle` would call the user's own hook
+    def obstacle(self) -> str:
+        """Why no step can be run again; empty: one can."""
+        if not self._together.can_meet:
+            return "the ranks cannot open connections for it"
+        if self._searching and self._origins.compressed:  # `settle` would call the hook
+            return "the model has a communication hook of its own and unused parameters"
         module = sys.modules.get("torch.distributed.fsdp")
-        return module is None or not any(
-            isinstance(unit, module.FullyShardedDataParallel)  # it does not recover from an error
+        if module is not None and any(
+            isinstance(unit, module.FullyShardedDataParallel)
             for model in self._models
             for unit in model.modules()
-        )
+        ):
+            return "FullyShardedDataParallel does not recover from an error in a pass"
+        return ""
 
     @property
     def settles(self) -> bool:

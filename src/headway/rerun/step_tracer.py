@@ -282,7 +282,8 @@ class UnexplainedSteps:
     def _trace_on(self, missed: MissedStep) -> None:
         """The steps that follow may show its line."""
         self.first = self.first or missed
-        if not self._wanted or not self.tracer.arm(self._host):
+        meets = self._host.agreement.can_meet  # a trace is exchanged between the ranks
+        if not (self._wanted and meets and self.tracer.arm(self._host)):
             self.report()
 
 

@@ -20,9 +20,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from headway.errors import RunDirInUse, UnreadableInput, import_optional
 from headway.rundir.run_lock import LOCK_FILE, LockHolder
@@ -44,6 +45,8 @@ CLOSE_SECONDS = 60.0
 """Seconds that closing a run waits for the store."""
 DCP_INDEX = ".metadata"
 """The index of a snapshot of several ranks; other hidden files are temporary."""
+MANIFEST = "manifest.json"
+"""The file that makes a folder a snapshot."""
 PULLED = ("snapshots", "incidents")
 """Folders that are downloaded only when they are asked for."""
 
@@ -126,16 +129,40 @@ def _download(store: Any, root: str, names: dict[str, int], target: Path) -> Non
                 file.write(store.cat_file(f"{root}/{name}"))
 
 
-class RemoteRun:
+class StoredRun:
+    """A run in a store, of which this host has a copy."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+
+    def names(self, folder: str) -> list[str]:
+        """The files below a folder of the run in the store; none where nothing is added to it."""
+        return []
+
+    def read_text(self, name: str) -> str:
+        """The text of a file in the store; empty where there is none."""
+        return ""
+
+
+class RunFolder(NamedTuple):
+    """A run directory on this host."""
+
+    path: Path
+    stored: StoredRun | None = None
+    """The run in a store of which it is a copy."""
+
+
+class RemoteRun(StoredRun):
     """A run directory in a store, written through a local folder by one rank."""
 
     def __init__(self, url: str, *, rank: int, notify: Callable[[str], None]) -> None:
-        self.url = url.rstrip("/")
+        super().__init__(url)
         self.rank = rank
         self.folder = staging_folder(url)
         self._store, self._root = open_store(self.url)
         self._notify = notify
-        self._leads = rank == 0 or os.environ.get("LOCAL_RANK") == "0"
+        local = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID"))
+        self._leads = rank == 0 or local == "0"
         """Whether this rank uploads what all ranks of the host have written together."""
         self._sent: dict[str, Any] = {}
         self._parts: dict[str, int] = {}
@@ -151,14 +178,30 @@ class RemoteRun:
 
     def pull(self, name: str) -> None:
         """Download a folder of the run that this host does not have: `snapshots`, say."""
-        missing = {
-            at: size
-            for at, size in _list(self._store, self._root).items()
-            if at.partition("/")[0].startswith(name) and not (self.folder / at).exists()
-        }
-        _download(self._store, self._root, missing, self.folder)
+        try:
+            missing = {
+                at: size
+                for at, size in _list(self._store, self._root).items()
+                if at.partition("/")[0].startswith(name) and self._stamp(at)[0] != size
+            }
+            _download(self._store, self._root, missing, self.folder)
+        except (OSError, ValueError) as error:
+            raise UnreadableInput(f"cannot read {name} of {self.url}: {error}") from error
         if self._leads:
             self._sent.update({at: self._stamp(at) for at in missing})
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            self._store.invalidate_cache()
+            return sorted(_list(self._store, f"{self._root}/{folder}"))
+        except (OSError, ValueError):  # it is asked again
+            return []
+
+    def read_text(self, name: str) -> str:
+        try:
+            return bytes(self._store.cat_file(f"{self._root}/{name}")).decode("utf-8", "replace")
+        except (OSError, ValueError):
+            return ""
 
     def close(self) -> None:
         """Upload the rest. Waits for the store for at most a minute."""
@@ -180,9 +223,9 @@ class RemoteRun:
             names = _list(self._store, self._root)
             if self.rank == 0:
                 self._check_lock(names)
-            if not names and os.environ.get("WORLD_SIZE", "1") == "1" and self.folder.exists():
+            if not names and self.folder.exists():
                 # The store has nothing of the run whose files are here: another run begins.
-                self.folder.rename(self.folder.with_name(f"{self.folder.name}.{time.time_ns()}"))
+                self._set_aside()
             self.folder.mkdir(parents=True, exist_ok=True)
             lines: dict[str, int] = {}
             for name, size in names.items():
@@ -202,6 +245,19 @@ class RemoteRun:
             raise UnreadableInput(f"cannot use the run directory {self.url}: {error}") from error
         self._sent.update(lines)
         self._sent.update({name: self._stamp(name) for name in wanted if _PARTS not in name})
+
+    def _set_aside(self) -> None:
+        """Move away what an earlier run has left here. Other ranks of this host may be starting,
+        so each moves what it writes itself."""
+        aside = self.folder.with_name(f"{self.folder.name}.{time.time_ns()}")
+        if os.environ.get("WORLD_SIZE", "1") == "1":
+            self.folder.rename(aside)
+            return
+        for path in list(self.folder.iterdir()):
+            if self._is_own(path.name):
+                aside.mkdir(parents=True, exist_ok=True)
+                with suppress(FileNotFoundError):
+                    path.rename(aside / path.name)
 
     def _is_pulled(self, name: str) -> bool:
         whole = name.partition(f"{_PARTS}/")[0]
@@ -260,17 +316,27 @@ class RemoteRun:
             if match:
                 self._upload_lines(name, now, last=last)
             elif name != LOCK_FILE and self._stamp(name) != self._sent.get(name):
-                stamp = self._stamp(name)
-                self._store.put_file(str(self.folder / name), f"{self._root}/{name}")
-                self._sent[name] = stamp
-        if self._leads:
-            gone = [name for name in self._sent if not (self.folder / name).exists()]
-            for name in gone:
-                self._store.rm_file(f"{self._root}/{name}")
-                del self._sent[name]
+                self._send(name)
+        for name in [name for name in self._sent if not (self.folder / name).exists()]:
+            if self.rank == 0:  # another host removes only its own copy
+                self._remove(name)
+            del self._sent[name]
         if self.rank == 0 and (last or now - self._renewed >= RENEW_SECONDS):
             self._renewed = now
             self._renew_lock(last=last)
+
+    def _send(self, name: str) -> None:
+        stamp = self._stamp(name)
+        self._store.put_file(str(self.folder / name), f"{self._root}/{name}")
+        self._sent[name] = stamp
+
+    def _remove(self, name: str) -> None:
+        """Remove what is no longer here; of a snapshot also the parts that other hosts uploaded."""
+        with suppress(FileNotFoundError):
+            self._store.rm_file(f"{self._root}/{name}")
+            home, _, file = name.rpartition("/")
+            if file == MANIFEST:
+                self._store.rm(f"{self._root}/{home}", recursive=True)
 
     def _upload_lines(self, name: str, now: float, *, last: bool) -> None:
         path, sent = self.folder / name, self._sent.get(name, 0)

@@ -194,7 +194,7 @@ class RankLost(Check):
         return message
 
     def _remedies(self, lost: Mapping[int, str], first: int) -> list[str]:
-        if "stopped after" in lost[first]:
+        if "stopped after" in lost[first] or "in good order" in lost[first]:
             return [
                 "Give every rank the same number of batches: `drop_last=True`, a "
                 "`DistributedSampler`, or `with model.join():`."

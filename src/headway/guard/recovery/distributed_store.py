@@ -53,6 +53,10 @@ FIRST_WAIT_S = 60.0
 WAIT_AT_EXIT_S = 10.0
 """The same when the run ends with an error, or without closing the guard."""
 POLL_S = 0.02
+STORE_WAIT_S = 600.0
+"""Seconds that rank 0 waits for other hosts to upload their parts."""
+STORE_WAIT_AT_EXIT_S = 60.0
+STORE_POLL_S = 1.0
 MIN_PACKED_BYTES = 1 << 16
 
 
@@ -118,7 +122,8 @@ class DistributedSnapshotStore(SnapshotStore):
         }
         files.write_text(home, f"rank{rank}.json", json.dumps(report))
         if rank == 0:
-            limit = FIRST_WAIT_S + 10 * (time.monotonic() - began)
+            own = time.monotonic() - began
+            limit = STORE_WAIT_S if files.apart else FIRST_WAIT_S + 10 * own
             reports = self._await_reports(home, manifest, limit)
             found = [_results_from_json(one["results"], results[0]) for one in reports]
             writer.finish(plan.metadata, found)
@@ -128,28 +133,33 @@ class DistributedSnapshotStore(SnapshotStore):
             for name in files.listed(home, "rank*.json"):
                 files.discard(home, name)
             files.retire(self._keep)
+        else:
+            files.retire_copies(self._keep + 1)
 
     def _await_reports(self, home: str, manifest: Manifest, seconds: float) -> list[dict[str, Any]]:
         """What every rank has written. It is seen on disk, so the directory is shared."""
         reports: dict[int, dict[str, Any]] = {}
+        names = {f"rank{rank}.json": rank for rank in range(self._agreement.count)}
         deadline, ended = time.monotonic() + seconds, 0.0
         while True:
-            for rank in range(self._agreement.count):
-                text = "" if rank in reports else self.files.read_text(home, f"rank{rank}.json")
-                if text and json.loads(text)["id"] == manifest.id:
-                    reports[rank] = json.loads(text)
+            known = [f"rank{rank}.json" for rank in reports]
+            for name, text in self.files.read_reports(home, "rank*.json", known).items():
+                report = json.loads(text or "{}")
+                if report.get("id") == manifest.id and name in names:
+                    reports[names[name]] = report
             if len(reports) == self._agreement.count:
                 return [reports[rank] for rank in sorted(reports)]
             if not ended and (self._leaving or not threading.main_thread().is_alive()):
                 ended = time.monotonic()
-                deadline = min(deadline, ended + WAIT_AT_EXIT_S)
+                patience = STORE_WAIT_AT_EXIT_S if self.files.apart else WAIT_AT_EXIT_S
+                deadline = min(deadline, ended + patience)
             if time.monotonic() > deadline:
                 absent = [str(r) for r in range(self._agreement.count) if r not in reports]
                 raise SnapshotAbandoned(
                     f"snapshot {home} is not complete: rank 0 does not see the part of rank "
                     f"{', '.join(absent)}. Use a run directory that all ranks share"
                 )
-            time.sleep(POLL_S)
+            time.sleep(STORE_POLL_S if self.files.apart else POLL_S)
 
 
 class _WritePlan:

@@ -158,6 +158,7 @@ class Quarantine:
             "avoid-ranks",
             "avoid_bad_batches is off with more than one rank: a rank that skips a batch would "
             "take fewer steps, and the other ranks would wait for it forever",
+            shared=True,
         )
         return False
 

@@ -7,7 +7,6 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -18,13 +17,14 @@ from headway.guard.endings.watchdog import run_hangs
 from headway.guard.measure.parameter_index import StateInspector
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.data_position import DataPosition, describe_position
-from headway.guard.recovery.snapshot_store import SavedTraining, read_newest
+from headway.guard.recovery.snapshot_store import SavedTraining, agree_on_folder, read_newest
 from headway.guard.recovery.snapshots import Snapshot, Snapshots
 from headway.guard.recovery.snapshotter import Snapshotter
 from headway.guard.recovery.training_state import HOOKS, Stateful, TrainingState
 from headway.guard.step_outcomes import StepCounter
 from headway.output.notices import Notices
 from headway.policy import Rung, StepVerdict
+from headway.rundir.remote_run import RunFolder
 from headway.torch_adapters import rng
 from headway.torch_adapters.patching import allow_device_sync
 from headway.torch_adapters.process_groups import bucket_order
@@ -109,7 +109,7 @@ class RecoveryManager:
         training: TrainingState,
         settings: Snapshots,
         *,
-        run_dir: Path | None,
+        run_dir: RunFolder | None,
         notices: Notices,
         agreement: SingleProcess,
         counter: StepCounter,
@@ -288,11 +288,12 @@ class RecoveryManager:
             self.preemption.close()
         self.snapshotter.close(well=well)
 
-    def resume(self, run_dir: Path) -> int:
+    def resume(self, find_folder: Callable[[], RunFolder | None]) -> int:
         """Restore the newest complete snapshot of a run directory; the steps made before it.
 
         Raises ResumeRefused on every rank where it cannot be restored exactly on all of them.
         """
+        run_dir = agree_on_folder(find_folder, self.agreement)
         saved = read_newest(run_dir, self.training, self.agreement, self._notices)
         if saved is None:
             return 0
@@ -304,6 +305,7 @@ class RecoveryManager:
                 "resume-missing",
                 "the snapshot contains state that this guard does not track: "
                 f"{', '.join(missing)}. It is not restored, so the run will not continue exactly",
+                shared=True,
             )
         if HOOKS in self.training.others:
             self._notices.once(
@@ -311,19 +313,29 @@ class RecoveryManager:
                 "communication hooks start with an empty state, because their error feedback is "
                 "stored by bucket, and a new process orders buckets differently. The run does not "
                 "continue bit for bit",
+                shared=True,
             )
         ranks = self.agreement.count
         self._guard_state.load_state_dict(own["guard"])
         if saved.is_own:
             rng.restore(own["rng"])
         if saved.world_size == ranks > 2:  # the sum of two numbers has no order
-            bucket_order.restore(self.training.models, own.get("buckets", ()))
+            obstacle = bucket_order.restore(self.training.models, own.get("buckets", ()))
+            if obstacle:
+                self._notices.once(
+                    "resume-buckets",
+                    f"DistributedDataParallel with {obstacle} chooses the order of its buckets "
+                    "again, so the first step may differ in the last bits from an uninterrupted "
+                    "run. Everything else is exact",
+                    shared=True,
+                )
         if saved.world_size != ranks:
             self._notices.once(
                 "resume-ranks",
                 f"the snapshot was written by {saved.world_size} ranks, but this run has {ranks}: "
                 "weights, moments and the data position are restored; new ranks start with new "
                 "random numbers",
+                shared=True,
             )
         self.data_position.resume(
             own["journey"],

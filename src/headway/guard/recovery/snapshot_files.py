@@ -16,9 +16,11 @@ import shutil
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from headway.rundir.remote_run import MANIFEST, StoredRun
 from headway.torch_adapters.nested_state import (
     compute_seal,
     load_file,
@@ -28,7 +30,6 @@ from headway.torch_adapters.nested_state import (
     write_synced_text,
 )
 
-MANIFEST = "manifest.json"
 MARK_WAIT_S = 3.0
 """Seconds after which a file that another rank wrote counts as invisible."""
 MAX_LISTED = 3
@@ -89,8 +90,14 @@ class SnapshotFolder:
     `<n>-step<k>`.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, stored: StoredRun | None = None) -> None:
+        """`stored`: the run in a store of which this is the local copy."""
         self.path = path
+        self.stored = stored
+        self.apart = False
+        """Whether some ranks see the files of rank 0 only in the store."""
+        self.far = False
+        """Whether this rank is one of them."""
 
     def __str__(self) -> str:
         return str(self.path)
@@ -101,7 +108,11 @@ class SnapshotFolder:
 
     def next_number(self) -> int:
         """The number of the next snapshot."""
-        return max((number for number, _, _ in numbered_folders(self.path)), default=0) + 1
+        found = [number for number, _, _ in numbered_folders(self.path)]
+        if self.stored is not None:  # this host may not have any of them yet
+            heads = (name.split("-")[0] for name in self.stored.names(self.path.name))
+            found += [int(head) for head in heads if head.isdigit()]
+        return max(found, default=0) + 1
 
     def place(self, home: str) -> Path:
         """The folder of a snapshot."""
@@ -135,6 +146,17 @@ class SnapshotFolder:
             return (self.place(home) / name).read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
+
+    def read_reports(self, home: str, pattern: str, known: Iterable[str]) -> dict[str, str]:
+        """Files of a snapshot that are not known yet, by name, here or from other hosts."""
+        names = set(self.listed(home, pattern)) - set(known)
+        found = {name: self.read_text(home, name) for name in names}
+        if self.apart and self.stored is not None:
+            below = f"{self.path.name}/{home}"
+            stored = [name for name in self.stored.names(below) if fnmatch(name, pattern)]
+            for name in set(stored) - set(known) - set(found):
+                found[name] = self.stored.read_text(f"{below}/{name}")
+        return found
 
     def listed(self, home: str, pattern: str) -> list[str]:
         """Names of files of a snapshot, relative to it, in order."""
@@ -193,6 +215,11 @@ class SnapshotFolder:
     def remove_mark(self, name: str) -> None:
         if name:
             (self.path.parent / name).unlink(missing_ok=True)
+
+    def retire_copies(self, keep: int) -> None:
+        """Remove old parts of this host; they stay in the store, whose manifests rank 0 writes."""
+        for home in self.names()[keep:] if self.far else ():
+            shutil.rmtree(self.place(home), ignore_errors=True)
 
     def retire(self, keep: int) -> None:
         """Remove what is older than the newest `keep` complete snapshots."""

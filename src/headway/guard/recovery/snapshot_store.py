@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from headway.errors import ResumeRefused
+from headway.errors import ResumeRefused, UsageError
 from headway.guard.recovery.snapshot_files import MAX_LISTED, Manifest, SnapshotFolder
 from headway.guard.recovery.snapshots import Snapshot
 from headway.guard.recovery.training_state import TrainingState
 from headway.output.notices import Notices
+from headway.rundir.remote_run import RunFolder
 from headway.torch_adapters.nested_state import StatePath
 from headway.torch_adapters.process_groups.rank_group import SingleProcess
 
@@ -42,9 +42,9 @@ class SnapshotStore:
     """Writes and reads snapshots of a single process: `state.pt`, `rank0.pt` and the manifest."""
 
     def __init__(
-        self, path: Path, *, keep: int, training: TrainingState, agreement: SingleProcess
+        self, files: SnapshotFolder, *, keep: int, training: TrainingState, agreement: SingleProcess
     ) -> None:
-        self.files = SnapshotFolder(path)
+        self.files = files
         self._keep = max(keep, 1)
         self._training = training
         self._agreement = agreement
@@ -97,19 +97,19 @@ class SnapshotStore:
 
 
 def open_store(
-    run_dir: Path, training: TrainingState, agreement: SingleProcess, keep: int
+    run_dir: RunFolder, training: TrainingState, agreement: SingleProcess, keep: int
 ) -> SnapshotStore:
     """The snapshots of a run directory, in the format that this training needs."""
-    path = run_dir / agreement.folder
+    files = SnapshotFolder(run_dir.path / agreement.folder, run_dir.stored)
     if agreement.count == 1 and not training.sharded:
-        return SnapshotStore(path, keep=keep, training=training, agreement=agreement)
+        return SnapshotStore(files, keep=keep, training=training, agreement=agreement)
     from headway.guard.recovery.distributed_store import DistributedSnapshotStore
 
-    return DistributedSnapshotStore(path, keep=keep, training=training, agreement=agreement)
+    return DistributedSnapshotStore(files, keep=keep, training=training, agreement=agreement)
 
 
 def read_newest(
-    run_dir: Path, training: TrainingState, agreement: SingleProcess, notices: Notices
+    run_dir: RunFolder, training: TrainingState, agreement: SingleProcess, notices: Notices
 ) -> SavedTraining | None:
     """The newest snapshot that is complete, the same on every rank; None where there is none.
 
@@ -119,8 +119,8 @@ def read_newest(
     blind = find_blind_ranks(store.files, agreement)
     if blind:
         raise ResumeRefused(
-            f"rank {blind[0]} does not see the files of rank 0 in {run_dir}, so the ranks cannot "
-            "resume from the same snapshot. Use a run directory that all ranks share"
+            f"rank {blind[0]} does not see the files of rank 0 in {run_dir.path}, so the ranks "
+            "cannot resume from the same snapshot. Use a run directory that all ranks share"
         )
     chosen = choose_snapshot(store.files, agreement, notices)
     if chosen is None:
@@ -139,25 +139,59 @@ def read_newest(
     return store.read(home, manifest)
 
 
+def agree_on_folder(
+    find_folder: Callable[[], RunFolder | None], agreement: SingleProcess
+) -> RunFolder:
+    """The run directory on this rank. If one rank has none, all raise."""
+    folder, problem = None, ""
+    try:
+        folder = find_folder()
+    except (UsageError, OSError) as error:
+        if agreement.count == 1:
+            raise
+        problem = str(error)
+    if folder is None and not problem:
+        problem = "guard.resume() needs a run directory: pass one to it or to Guard"
+    for rank, text in enumerate(agreement.gather(problem)):
+        if text:
+            raise UsageError(text if agreement.count == 1 else f"rank {rank}: {text}")
+    assert folder is not None
+    return folder
+
+
 def find_blind_ranks(files: SnapshotFolder, agreement: SingleProcess) -> list[int]:
     """The ranks that do not see what rank 0 writes: the directory is not shared."""
     if agreement.count == 1:
         return []
-    mark = agreement.from_rank_zero(files.write_mark() if agreement.rank == 0 else "")
-    sees = agreement.gather(files.sees_mark(mark))
+    url = "" if files.stored is None else files.stored.url
+    written = files.write_mark() if agreement.rank == 0 else ""
+    mark, url_of_rank_zero = agreement.from_rank_zero((written, url))
+    sees = agreement.gather((files.sees_mark(mark), url == url_of_rank_zero))
     if agreement.rank == 0:
         files.remove_mark(mark)
-    return [rank for rank, seen in enumerate(sees) if seen != sees[0]]
+    blind = [rank for rank, (seen, _) in enumerate(sees) if seen != sees[0][0]]
+    if url_of_rank_zero and all(same for _, same in sees):  # other hosts meet in the store
+        files.apart, files.far = bool(blind), agreement.rank in blind
+        return []
+    return blind
 
 
 def choose_snapshot(
     files: SnapshotFolder, agreement: SingleProcess, notices: Notices
 ) -> tuple[str, Manifest] | None:
-    """The newest complete snapshot. Each byte is read by one rank."""
+    """The newest complete snapshot."""
     mine = {home: files.manifest(home) for home in files.names()}
     views = agreement.gather(mine)
-    _require_shared(files, views)
     passed_over: list[str] = []
+    if files.apart:  # an upload that was not finished: one host has more than the others
+        mine = {
+            home: manifest
+            for home, manifest in views[0].items()
+            if manifest is not None and all(view.get(home) == manifest for view in views)
+        }
+        passed_over = [f"{home} is not on every host" for home in views[0] if home not in mine]
+    else:
+        _require_shared(files, views)
     for home, manifest in mine.items():
         if manifest is None:
             passed_over.append(f"{home} has no manifest, so its write was not finished")
@@ -166,7 +200,9 @@ def choose_snapshot(
         if not problems:
             if passed_over:
                 notices.once(
-                    "resume-older", f"resuming from snapshot {home}: {'; '.join(passed_over)}"
+                    "resume-older",
+                    f"resuming from snapshot {home}: {'; '.join(passed_over)}",
+                    shared=True,
                 )
             return home, manifest
         passed_over.append(f"{home}: {_few(problems)}")
@@ -177,7 +213,9 @@ def choose_snapshot(
         )
     if passed_over:
         notices.once(
-            "resume-none", f"starting from the beginning: {_few(passed_over)} (in {files})"
+            "resume-none",
+            f"starting from the beginning: {_few(passed_over)} (in {files})",
+            shared=True,
         )
     return None
 
@@ -200,7 +238,8 @@ def _require_shared(files: SnapshotFolder, views: list[dict[str, Manifest | None
 def _find_problems(
     files: SnapshotFolder, home: str, manifest: Manifest, agreement: SingleProcess
 ) -> list[str]:
-    parts = manifest.parts[agreement.rank :: agreement.count]
+    # Each byte is read by one rank, unless hosts have copies of their own.
+    parts = manifest.parts if files.apart else manifest.parts[agreement.rank :: agreement.count]
     mine = [problem for part in parts if (problem := files.problem_of(home, part))]
     missing = [] if manifest.parts else ["its manifest lists no parts"]
     return missing + [problem for found in agreement.gather(mine) for problem in found]

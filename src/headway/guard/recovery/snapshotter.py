@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
+from headway.core.numbers import say_bytes
 from headway.guard.endings.host_memory import portable_memory
 from headway.guard.recovery.snapshot_store import (
     SnapshotAbandoned,
@@ -21,6 +22,7 @@ from headway.guard.recovery.snapshot_store import (
 from headway.guard.recovery.snapshots import Snapshot, Snapshots, state_bytes, take_snapshot
 from headway.guard.recovery.training_state import TrainingState
 from headway.output.notices import Notices
+from headway.rundir.remote_run import RunFolder
 from headway.torch_adapters.process_groups.rank_group import SingleProcess
 
 MEMINFO = Path("/proc/meminfo")
@@ -78,7 +80,7 @@ class Snapshotter:
         training: TrainingState,
         settings: Snapshots,
         *,
-        run_dir: Path | None,
+        run_dir: RunFolder | None,
         own: Callable[[], dict[str, Any]],
         notices: Notices,
         agreement: SingleProcess,
@@ -106,22 +108,41 @@ class Snapshotter:
         # At the start, when a wait for the device or the other ranks does no harm.
         present = training.capture()
         self._meant = training.expected_nonfinite(present)
+        on_disk = run_dir is not None and settings.on_disk > 0
         if not self._alone:
-            hosts = agreement.gather(socket.gethostname())
-            sharing = hosts.count(hosts[agreement.rank])
+            views = agreement.gather((socket.gethostname(), on_disk))
             # Weights and two moments; their own sizes are not known yet.
-            room = self._find_room(3 * state_bytes(present), sharing)
-            self._room = min(agreement.gather(room))
-        if run_dir is not None and settings.on_disk:
-            self._store = open_store(run_dir, training, agreement, settings.on_disk)
-            blind = find_blind_ranks(self._store.files, agreement)
-            if blind:
-                self._store = None
-                notices.once(
-                    "snapshot-disk",
-                    f"rank {blind[0]} does not see the files of rank 0 in {run_dir}: no snapshots "
-                    "are written to disk. Use a run directory that all ranks share",
+            self._agree_on_room(3 * state_bytes(present), [host for host, _ in views], agreement)
+            absent = [rank for rank, (_, has) in enumerate(views) if not has]
+            if absent and len(absent) < agreement.count:
+                on_disk = self._without_disk(
+                    f"rank {absent[0]} has no run directory that it can write to",
+                    "Give every rank the same run_dir",
                 )
+        if on_disk and not agreement.can_meet:
+            on_disk = self._without_disk(
+                "the limit on open files leaves too few for connections between the ranks",
+                "Raise it with `ulimit -n`",
+            )
+        if on_disk and run_dir is not None:
+            self._open(run_dir, agreement)
+
+    def _open(self, run_dir: RunFolder, agreement: SingleProcess) -> None:
+        store = open_store(run_dir, self._training, agreement, self._settings.on_disk)
+        blind = find_blind_ranks(store.files, agreement)
+        if blind:
+            self._without_disk(
+                f"rank {blind[0]} does not see the files of rank 0 in {run_dir.path}",
+                "Use a run directory that all ranks share",
+            )
+        else:
+            self._store = store
+
+    def _without_disk(self, why: str, remedy: str) -> bool:
+        """Say why no rank writes snapshots to disk."""
+        text = f"{why}: no snapshots are written to disk. {remedy}"
+        self._notices.once("snapshot-disk", text, shared=True)
+        return False
 
     @property
     def on_disk(self) -> bool:
@@ -219,7 +240,7 @@ class Snapshotter:
 
     def close(self, *, well: bool = True) -> None:
         """Finish writing, and drop the snapshots in memory; `well`: no error ends the run."""
-        if not well and self._store is not None:
+        if self._store is not None and (not well or self._store.files.apart):
             self._store.hurry()
         self.wait()
         self._ring.clear()
@@ -234,7 +255,9 @@ class Snapshotter:
         state = self._training.capture()
         size = state_bytes(state)
         if self._alone and (self._room is None or size > 1.1 * self.size):
-            self._room = self._find_room(size)  # the first one has no moments yet
+            self._room, text = self._find_room(size)  # the first one has no moments yet
+            if text:
+                self._notices.once("snapshot-memory", text)
         self.size = size
         if not self._room:
             return
@@ -280,21 +303,31 @@ class Snapshotter:
             self._ring.popleft()
         return True
 
-    def _find_room(self, size: int, sharing: int = 1) -> int:
-        """How many snapshots of this size fit into memory; `sharing`: ranks on this host."""
+    def _agree_on_room(self, size: int, hosts: list[str], agreement: SingleProcess) -> None:
+        """As many snapshots as fit on the fullest host; its ranks share what is free."""
+        host = hosts[agreement.rank]
+        found = agreement.gather((*self._find_room(size, hosts.count(host)), host))
+        self._room, text, host = min(found, key=lambda item: item[0])
+        if text:
+            self._notices.once("snapshot-memory", f"on {host}, {text}", shared=True)
+
+    def _find_room(self, size: int, sharing: int = 1) -> tuple[int, str]:
+        """How many snapshots of this size fit into memory, and why not all; `sharing`: ranks on
+        this host."""
         free = available_bytes()
         free = None if free is None else free // sharing
         wanted = self._settings.in_memory
-        fits = wanted if free is None or not size else int(free * MEMORY_SHARE / size)
-        if fits < wanted:
-            self._notices.once(
-                "snapshot-memory",
-                f"a snapshot takes {size / 2**30:.1f} GiB of host memory and "
-                f"{(free or 0) / 2**30:.1f} GiB are free for this rank: "
-                + (f"keeping {fits} instead of {wanted}" if fits else "no snapshots are taken")
-                + "; Snapshots(every=0) switches them off",
-            )
-        return min(fits, wanted)
+        if free is None or not size:
+            return wanted, ""
+        fits = min(int(free * MEMORY_SHARE / size), wanted)
+        if fits == wanted:
+            return wanted, ""
+        owner = "each rank" if sharing > 1 else "this process"
+        kept = f"keeping {fits} instead of {wanted}" if fits else "no snapshots are taken"
+        return fits, (
+            f"a snapshot takes {say_bytes(size)} of host memory and {say_bytes(free)} are free "
+            f"for {owner}: {kept}. Snapshots(every=0) switches them off"
+        )
 
     # Writing.
 

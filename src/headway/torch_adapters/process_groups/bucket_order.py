@@ -33,20 +33,34 @@ def capture(models: Sequence[nn.Module]) -> list[list[int]]:
     return [_order(replica) for replica in find_replicas(models)]
 
 
-def restore(models: Sequence[nn.Module], orders: Sequence[Sequence[int]]) -> None:
-    """Let each choose that order again, in a backward pass without meaning; on all ranks."""
+def restore(models: Sequence[nn.Module], orders: Sequence[Sequence[int]]) -> str:
+    """Let each choose that order again, in a backward pass without meaning; on all ranks.
+
+    Returns the option that does not allow it; empty where the order is that of before.
+    """
     replicas = find_replicas(models) if _engine is not None else []
-    if not replicas or len(replicas) != len(orders) or find_hook_states(models):
-        return
+    obstacle = next((text for replica in replicas if (text := _obstacle(replica))), "")
+    if replicas and not obstacle and find_hook_states(models):
+        obstacle = "a communication hook that has a state"
+    if obstacle or len(replicas) != len(orders):
+        return obstacle
     for replica, order in zip(replicas, orders, strict=True):
         parameters = _reduced(replica)
         if sorted(order) == list(range(len(parameters))) and not _order(replica):
             _run_backward(replica, [parameters[at] for at in order])
+    return ""
+
+
+def _obstacle(replica: Replica) -> str:
+    if replica.static_graph:
+        return "static_graph=True"
+    special = getattr(replica, "mixed_precision", None) is not None
+    return "mixed_precision=" if special else ""
 
 
 def _order(replica: Replica) -> list[int]:
-    special = getattr(replica, "mixed_precision", None) is not None
-    if replica.static_graph or replica.find_unused_parameters or special:
+    # With find_unused_parameters the order of the start is kept.
+    if replica.find_unused_parameters or _obstacle(replica):
         return []
     text = str(_read_log(replica).get("rebuilt_per_bucket_param_indices", ""))
     return [int(number) for number in text.replace(",", " ").split()]

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, ClassVar
 
 import torch.distributed as dist
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 ProcessGroup = Any
 """A torch process group."""
+SPARE_DESCRIPTORS = 24
+"""File descriptors for what gloo opens beside the sockets, and for the script's next files."""
 
 
 class HostGroup:
@@ -40,6 +48,21 @@ class HostGroup:
         held = cls._of_ranks[members]
         held._users += 1
         return held
+
+    @classmethod
+    def missing_descriptors(cls, members: tuple[int, ...]) -> int:
+        """How many more file descriptors this process needs for a socket to each; 0: enough."""
+        if resource is None:
+            return 0
+        if cls.state(members) == 2:
+            return 0
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        try:
+            used = len(os.listdir("/dev/fd"))
+        except OSError:
+            return 0
+        lacking = used + len(members) + SPARE_DESCRIPTORS - limit
+        return 0 if limit == resource.RLIM_INFINITY else max(lacking, 0)
 
     def open(self) -> ProcessGroup:
         """The process group. All ranks must come here together, the first time."""

@@ -155,6 +155,7 @@ class LocalGradientMonitor:
                     "the model has its own communication hook, or reduces gradients in a way that "
                     "allows none: a gradient that becomes non-finite in backward cannot be traced "
                     "to its rank; a non-finite loss can",
+                    shared=True,
                 )
                 return
             _hooks[replica] = hook

@@ -81,6 +81,8 @@ class RankGroup:
         """Whether every rank needs the same batches: tensor parallelism over all of them."""
         self.shares_host_group = False
         """Whether every rank has a host group of an earlier guard, so that it can be shared."""
+        self.missing_descriptors = 0
+        """How many file descriptors some rank lacks for a host group."""
 
     def ask_to_leave(self) -> None:
         """Tell the others, with the next step, that this rank must go; for signal handlers."""
@@ -91,7 +93,7 @@ class RankGroup:
         """Whether this rank has been asked to leave."""
         return self._leave_asked
 
-    def agree_on_start(self, segment: int, refused: RunDirInUse | None = None) -> int:
+    def agree_on_start(self, segment: int, refused: UsageError | None = None) -> int:
         """The segment all ranks will write; also finds out whether they hold the same model.
 
         Every rank must come here: it is the first thing a guard does. If the run directory was
@@ -100,19 +102,19 @@ class RankGroup:
         named = repr(sharded_tensors.names_and_shapes(self._models)).encode()
         mark = int.from_bytes(hashlib.sha256(named).digest()[:6], "big")
         state = HostGroup.state(self.members)
+        lacking = HostGroup.missing_descriptors(self.members)
         message = torch.tensor(
-            [segment, mark, -mark, refused is not None, state, -state],
+            [segment, mark, -mark, _refusal(refused), state, -state, lacking],
             dtype=torch.int64,
             device=self.meeting_place(),
         )
         self.reduce(message, dist.ReduceOp.MAX, "while the guard was created")
-        agreed, highest, lowest, any_refused, most, least = message.tolist()
+        agreed, highest, lowest, any_refused, most, least, lacking = message.tolist()
         if any_refused:
-            raise refused or RunDirInUse(
-                "the run directory is in use by another process; the message of rank 0 names it"
-            )
+            raise refused or _REFUSALS[any_refused]
         self.alike = highest == -lowest
         self.shares_host_group = most == -least > 0
+        self.missing_descriptors = int(lacking)
         self.copies = sharded_tensors.ReplicaCounts(self._models, self.size, alike=self.alike)
         return int(agreed)
 
@@ -140,6 +142,18 @@ class RankGroup:
         if "cpu" in self._devices():
             return torch.device("cpu")
         return torch.device("cuda", torch.cuda.current_device())
+
+
+_REFUSALS = {
+    1: RunDirInUse(
+        "the run directory is in use by another process; the message of rank 0 names it"
+    ),
+    2: UsageError("another rank cannot use the run directory; its message says why"),
+}
+
+
+def _refusal(error: UsageError | None) -> int:
+    return 0 if error is None else 1 if isinstance(error, RunDirInUse) else 2
 
 
 def find_rank_group(
@@ -299,11 +313,8 @@ class SingleProcess:
         """`number` distinguishes it from other processes that train separately."""
         self.folder = f"snapshots.rank{number}" if number else "snapshots"
         """Where its snapshots go in the run directory."""
-
-    @property
-    def group(self) -> Any:
-        """The process group for what goes through the host; None for one process."""
-        return None
+        self.can_meet = True
+        """Whether questions can be asked once training has begun."""
 
     def from_rank_zero(self, value: T) -> T:
         """What rank 0 says."""
@@ -333,11 +344,8 @@ class Agreement(SingleProcess):
         self.rank = ranks.rank
         self.count = ranks.size
         self._host = HostGroup.share(ranks.members, existing=ranks.shares_host_group)
+        self.can_meet = not ranks.missing_descriptors
         self._closed = False
-
-    @property
-    def group(self) -> Any:
-        return self._host.open()
 
     def from_rank_zero(self, value: T) -> T:
         return self.gather(value)[0]
@@ -352,15 +360,8 @@ class Agreement(SingleProcess):
     def vote(
         self, numbers: Sequence[int], value: T
     ) -> tuple[list[int], list[int], Callable[[], list[T]]]:
-        """(the highest numbers of all ranks, the lowest, what every rank says if all want to know).
-
-        Before the first step, questions go through the user's own group, so that a healthy run
-        needs no other.
-        """
-        if self._ranks.training:
-            group, device = self._host.open(), torch.device("cpu")
-        else:
-            group, device = self._ranks.group, self._ranks.meeting_place()
+        """(the highest numbers of all ranks, the lowest, what every rank says if all ask)."""
+        group, device = self._meet()
         data = pickle.dumps(value)
         mark = int.from_bytes(hashlib.sha256(data).digest()[:7], "big")
         sent = [*numbers, mark, len(data)]
@@ -383,8 +384,20 @@ class Agreement(SingleProcess):
         return high[:-2], low[:-2], values
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        group, device = self._meet()
         for tensor in tensors:
-            self._run(dist.broadcast, tensor, src=self._ranks.members[0], group=self.group)
+            sent = tensor.to(device)
+            self._run(dist.broadcast, sent, src=self._ranks.members[0], group=group)
+            if sent is not tensor:
+                with allow_device_sync():
+                    tensor.copy_(sent)
+
+    def _meet(self) -> tuple[ProcessGroup, torch.device]:
+        """The group and the device through which ranks talk: before the first step the user's own,
+        so that a healthy run needs no other."""
+        if self._ranks.training:
+            return self._host.open(), torch.device("cpu")
+        return self._ranks.group, self._ranks.meeting_place()
 
     def close(self) -> None:
         if not self._closed:
