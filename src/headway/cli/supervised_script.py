@@ -19,9 +19,9 @@ from headway.cli import options
 from headway.cli.exit_codes import CRASHED, OwnProcess, print_message
 from headway.cli.options import is_first_rank
 from headway.cli.script_command import torchrun_rank
+from headway.core.numbers import plural
 from headway.errors import UsageError
 from headway.output.notices import Notifier
-from headway.output.view import plural
 from headway.rundir.remote_run import staging_folder
 
 if TYPE_CHECKING:
