@@ -23,7 +23,7 @@ from headway.guard.recovery.quarantine import Quarantine
 from headway.output.notices import Notices
 from headway.rerun import recorded_batch
 from headway.rerun.recorded_batch import BatchOrigin, RecordedBatch
-from headway.torch_adapters import dataloader
+from headway.torch_adapters.loaders import sample_indices
 
 SAMPLES, SIZE = 40, 8
 BAD = 13
@@ -473,7 +473,8 @@ def test_a_healthy_run_is_the_same_whether_or_not_bad_batches_are_avoided(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(dataloader, "IndexRecorder"), (Quarantine, "avoids"), (Quarantine, "take")]
+    ("owner", "name"),
+    [(sample_indices, "IndexRecorder"), (Quarantine, "avoids"), (Quarantine, "take")],
 )
 def test_a_defect_of_ours_is_not_the_trainings(
     owner: Any, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from headway import Guard, Policy
-from headway.torch_adapters.isolated_child import run_isolated
+from headway.torch_adapters.process_state.isolated_child import run_isolated
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
 

@@ -14,7 +14,11 @@ from support.trainings import assert_same, batches
 from torch.utils.data import DataLoader, IterableDataset
 
 from headway.rerun.recorded_batch import ObservedLoader, RecordedBatch
-from headway.torch_adapters.dataloader import IndexRecorder, iterate_loader, make_index_recorder
+from headway.torch_adapters.loaders.sample_indices import (
+    IndexRecorder,
+    iterate_loader,
+    make_index_recorder,
+)
 
 EPOCHS = 3
 

@@ -50,7 +50,7 @@ from headway.rerun import in_script
 from headway.rerun.bad_step import AppliedRemedy, BadStep
 from headway.rerun.protocol import RerunMoment
 from headway.rerun.recorded_batch import BatchOrigin, ObservedLoader
-from headway.torch_adapters import dataloader
+from headway.torch_adapters.loaders.sample_indices import iterate_loader, make_index_recorder
 from headway.torch_adapters.module_stack import unwrap_model
 from headway.torch_adapters.process_groups import rank_group, sharded_tensors
 from headway.torch_adapters.process_groups.local_gradients import LocalGradientMonitor
@@ -213,8 +213,8 @@ class Guard:
         )
 
     def _iterate(self, loader: Any) -> Iterator[Any]:
-        tape = None if self._closed else self._protected(dataloader.make_index_recorder, loader)
-        return dataloader.iterate_loader(loader, tape)
+        tape = None if self._closed else self._protected(make_index_recorder, loader)
+        return iterate_loader(loader, tape)
 
     def saw_batch(
         self,

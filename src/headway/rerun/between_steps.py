@@ -26,8 +26,8 @@ from headway.rerun.protocol import RerunHost, trained_parameters
 from headway.rerun.step_tracer import StepOrigins
 from headway.rerun.strategies.lifted_body import LiftedBody
 from headway.rerun.strategies.loop_source import find_rest
-from headway.torch_adapters.isolated_child import run_isolated
 from headway.torch_adapters.nonfinite_scan import count_nonfinite
+from headway.torch_adapters.process_state.isolated_child import run_isolated
 
 if TYPE_CHECKING:
     from headway.rerun.strategies.loop_follower import LoopIteration

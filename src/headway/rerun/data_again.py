@@ -15,7 +15,8 @@ from headway.explain.explanation import Explanation, Origin
 from headway.output.notices import logger
 from headway.rerun.recorded_batch import RecordedBatch, content_hash
 from headway.rerun.worker_origins import bad_value_marks
-from headway.torch_adapters.isolated_child import BatchRecipe, run_isolated
+from headway.torch_adapters.loaders.batch_fetching import BatchRecipe
+from headway.torch_adapters.process_state.isolated_child import run_isolated
 
 SECONDS = 20.0
 """How long a child may take: it begins an iterable data set from the start."""

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 from headway.torch_adapters import nonfinite_scan
 from headway.torch_adapters.compat import tensor_version
-from headway.torch_adapters.dataloader import DrawnSamples, IndexedIterator
+from headway.torch_adapters.loaders.sample_indices import DrawnSamples, IndexedIterator
 
 # The hash of a batch's content, the same in every process and run, for batches without indices.
 # Tensors and arrays count by dtype, shape and bytes; lists equal tuples, and the order of a mapping

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from headway.rerun.protocol import RerunHost
 from headway.rerun.recorded_batch import BatchOrigin, RecordedBatch
 from headway.rerun.step_tracer import record_origins
-from headway.torch_adapters.isolated_child import BatchRecipe
+from headway.torch_adapters.loaders.batch_fetching import BatchRecipe
 
 MAX_KEPT = 32
 MAX_FETCHED = 8

@@ -8,8 +8,8 @@ from typing import Any
 
 from headway.core.ending_facts import LOADER_FAILED
 from headway.guard.endings.failure import Failure, Recognised, read_code_frame, read_line
-from headway.torch_adapters.dataloader import FailedLoad, find_failed_load
 from headway.torch_adapters.frames import Location, find_user_location, parse_traceback
+from headway.torch_adapters.loaders.sample_indices import FailedLoad, find_failed_load
 
 _WORKER_RAISED = re.compile(r"^Caught (?P<kind>\w+) in DataLoader worker process (?P<worker>\d+)")
 _WORKER_DIED = re.compile(

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from headway.checks.growth import Growth, GrowthRule, GrowthWatch
 from headway.guard.measure import sampling
-from headway.torch_adapters.dataloader import find_worker_dataset
 from headway.torch_adapters.frames import (
     Location,
     add_function_name,
@@ -29,6 +28,7 @@ from headway.torch_adapters.frames import (
     is_headway_file,
 )
 from headway.torch_adapters.live_objects import find_instances
+from headway.torch_adapters.loaders.batch_fetching import find_worker_dataset
 
 MIB = 2**20
 HOST, DEVICE = "host_rss_bytes", "device_allocated_bytes"

@@ -42,8 +42,10 @@ from headway.output.notices import Notices, logger
 from headway.policy import Policy
 from headway.rerun.recorded_batch import BatchOrigin
 from headway.rerun.step_tracer import StepTracer
-from headway.torch_adapters import dataloader, live_objects, patching
+from headway.torch_adapters import live_objects, patching
 from headway.torch_adapters.frames import current_frame, is_user_frame
+from headway.torch_adapters.loaders.observed_loaders import observe_loaders
+from headway.torch_adapters.loaders.sample_indices import DrawnSamples
 from headway.torch_adapters.optimizer_adapter import MAX_SCALED_LOSSES
 from headway.torch_adapters.patching import call_after
 from headway.torch_adapters.step_skipping import count_running_steps
@@ -142,7 +144,7 @@ class ScriptLauncher:
             self._stack.callback(hook.remove)
         patching.add_listener(self)
         self._stack.callback(patching.remove_listener, self)
-        self._stack.enter_context(dataloader.observe_loaders(self))
+        self._stack.enter_context(observe_loaders(self))
         for name in ("__init__", "__setstate__"):
             self._stack.enter_context(call_after(Optimizer, name, self._optimizer_made))
         self._stack.enter_context(self.limits.limit_time())
@@ -312,7 +314,7 @@ class ScriptLauncher:
         return guard.rerun_in_loop(frame)
 
     def batch_drawn(
-        self, loader: Any, batch: Any, waited: float, samples: dataloader.DrawnSamples | None
+        self, loader: Any, batch: Any, waited: float, samples: DrawnSamples | None
     ) -> None:
         self.tracer.batch_drawn(batch)
         self.samples = () if samples is None else samples.listed()

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from headway.rerun.strategies.lifted_body import is_headway_object, read_variables, used_names
-from headway.torch_adapters.dataloader import ObservedIterator
 from headway.torch_adapters.frames import is_installed_file, is_internal_file
+from headway.torch_adapters.loaders.observed_loaders import ObservedIterator
 from headway.torch_adapters.rng import RngState
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from headway.rerun.strategies.iteration_state import IterationState, find_input_
 from headway.rerun.strategies.lifted_body import LiftedBody, read_variables
 from headway.rerun.strategies.loop_follower import frame_at, frame_of
 from headway.rerun.strategies.loop_source import LoopSource
-from headway.torch_adapters.dataloader import redeliver_batches
+from headway.torch_adapters.loaders.observed_loaders import redeliver_batches
 from headway.torch_adapters.modes import no_dispatch_modes
 from headway.torch_adapters.rng import RngState
 from headway.torch_adapters.runtime_state import compiled_code_runs

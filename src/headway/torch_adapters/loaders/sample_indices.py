@@ -1,203 +1,21 @@
-"""Observes DataLoaders: batches of loaders that are not wrapped by `guard(...)`, and the sample
-indices of each batch.
+"""Learns which samples a DataLoader puts into each batch, without changing what it yields.
+
+A loader with workers draws indices from its sampler long before their batches come out, the first
+of them while it is being iterated for the first time. So a recorder takes the sampler's place while
+`iter(loader)` looks it up. It hands the sampler's own indices on, one for one and when asked, and
+remembers those of the batches that are still under way.
 """
 
 from __future__ import annotations
 
-import time
-import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
-from types import FrameType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, dataloader, get_worker_info
-
-from headway.torch_adapters.frames import current_frame
-from headway.torch_adapters.live_objects import find_instances
-from headway.torch_adapters.patching import wrap_function
-from headway.torch_adapters.private_parts import private_part
-
-# Batches of DataLoaders that are not wrapped by `guard(...)`.
-
-# While observed, a DataLoader reports every batch to a listener, and a guard may re-run the loop
-# that it feeds. What the loader yields, and when, does not change.
-
-
-class LoaderListener(Protocol):
-    """What is notified of batches."""
-
-    def batch_wanted(self, frame: FrameType | None) -> Iterator[Any] | None:
-        """The loop asks for its next batch; batches to be given to it before that, if any."""
-
-    def batch_drawn(
-        self, loader: Any, batch: Any, waited: float, samples: DrawnSamples | None
-    ) -> None:
-        """A batch is handed to the loop; `samples`: its indices in the data set, if known."""
-
-    def pass_begun(self, loader: Any) -> None:
-        """A loader is iterated over."""
-
-
-class ObservedIterator:
-    """A loader's iterator that reports each batch."""
-
-    def __init__(self, source: Any, loader: Any, listener: LoaderListener) -> None:
-        self._source = source
-        self._loader = loader
-        self._listener = listener
-        self._again: Iterator[Any] | None = None
-        self._drawn: deque[tuple[Any, float, DrawnSamples | None]] = deque()
-        """Batches that the loop does not have yet."""
-        self._given = 0
-
-    def __iter__(self) -> ObservedIterator:
-        return self
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._source, name)
-
-    def __next__(self) -> Any:
-        if _handed_out is not None:
-            return next(_handed_out)
-        frame = current_frame(1)
-        if self._again is None:
-            self._again = self._listener.batch_wanted(frame)
-        if self._again is not None:
-            for batch in self._again:
-                return batch
-            self._again = None
-        reads_ahead = frame is not None and _reads_ahead(frame.f_code.co_filename)
-        asked = time.perf_counter()
-        try:
-            batch = next(self._source)
-        except StopIteration:
-            if self._drawn:
-                self._report_next()
-            raise
-        waited = time.perf_counter() - asked
-        number, self._given = self._given, self._given + 1
-        known = isinstance(self._source, IndexedIterator)
-        samples = self._source.drawn() if known else DrawnSamples("", None, True, 0, number)
-        self._drawn.append((batch, waited, samples))
-        if len(self._drawn) > reads_ahead:
-            self._report_next()
-        return batch
-
-    def _report_next(self) -> None:
-        self._listener.batch_drawn(self._loader, *self._drawn.popleft())
-
-
-@lru_cache(maxsize=64)
-def _reads_ahead(file: str) -> bool:
-    """Whether a loader of Accelerate asks: it hands out a batch when it has drawn the next one."""
-    return file.replace("\\", "/").endswith("accelerate/data_loader.py")
-
-
-_handed_out: Iterator[Any] | None = None
-"""Batches to hand out again while a step that calls `next()` is re-run."""
-
-
-@contextmanager
-def redeliver_batches(batches: Iterable[Any]) -> Iterator[None]:
-    """While this lasts, every loader yields these batches and draws none."""
-    global _handed_out
-    _handed_out = iter(batches)
-    try:
-        yield
-    finally:
-        _handed_out = None
-
-
-@contextmanager
-def observe_loaders(listener: LoaderListener) -> Iterator[None]:
-    """While this lasts, every DataLoader reports to the listener."""
-
-    passes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-
-    def wrap(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def iterate(self: Any) -> Any:
-            listener.pass_begun(self)
-            tape = None if _is_recorded(self) else make_index_recorder(self)
-            source = _iterate_recorded(self, tape, lambda: original(self))
-            if isinstance(source, IndexedIterator):
-                source.epoch = passes[self] = passes.get(self, -1) + 1
-            return ObservedIterator(source, self, listener)
-
-        return iterate
-
-    uninstall = wrap_function(DataLoader, "__iter__", wrap)
-    try:
-        yield
-    finally:
-        uninstall()
-
-
-_MapFetcher: Any = private_part(
-    "torch.utils.data._utils.fetch._MapDatasetFetcher",
-    None,
-    without="what a data set does in DataLoader workers is not traced",
-)
-_IterableFetcher: Any = private_part(
-    "torch.utils.data._utils.fetch._IterableDatasetFetcher",
-    None,
-    without="what an iterable data set does in DataLoader workers is not traced",
-)
-
-
-@contextmanager
-def watch_worker_fetches(watch: Callable[[Callable[[], Any]], Any]) -> Iterator[None]:
-    """Workers that are forked while this lasts get each batch by `watch(fetch)`."""
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def fetch(self: Any, indices: Any) -> Any:
-            if get_worker_info() is None:
-                return original(self, indices)
-            return watch(lambda: original(self, indices))
-
-        return fetch
-
-    found = [kind for kind in (_MapFetcher, _IterableFetcher) if kind is not None]
-    undo = [wrap_function(kind, "fetch", wrap) for kind in found]
-    try:
-        yield
-    finally:
-        for uninstall in undo:
-            uninstall()
-
-
-_WorkerIterator: Any = private_part(
-    "torch.utils.data.dataloader._MultiProcessingDataLoaderIter",
-    (),
-    without="memory that grows in DataLoader workers is not traced to a data set",
-)
-
-
-def find_worker_dataset() -> Any:
-    """The innermost data set that DataLoader workers read now; None where there are none."""
-    for iterator in find_instances(_WorkerIterator):
-        dataset: Any = getattr(iterator, "_dataset", None)
-        while hasattr(dataset, "dataset"):  # a subset of another
-            dataset = dataset.dataset
-        if dataset is not None:
-            return dataset
-    return None
-
-
-# Learning which samples a torch DataLoader puts into each batch, without changing what it yields.
-
-# A loader with workers draws indices from its sampler long before their batches come out, the
-# first of them while it is being iterated for the first time. So a tape takes the sampler's place
-# for the moment `iter(loader)` needs to look it up. It hands the sampler's own indices on, one for
-# one and when asked, and remembers those of the batches that are still under way.
+from torch.utils.data import DataLoader, IterableDataset, dataloader
 
 ITERATORS = ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
 """The iterators whose order is known; those of a subclass may reorder or read ahead."""
@@ -351,15 +169,15 @@ def make_index_recorder(loader: Any) -> IndexRecorder | None:
 
 def iterate_loader(loader: Any, tape: IndexRecorder | None) -> Iterator[Any]:
     """`iter(loader)`, with the indices on tape where the iterator is one of torch's own."""
-    return _iterate_recorded(loader, tape, lambda: iter(loader))
+    return iterate_recorded(loader, tape, lambda: iter(loader))
 
 
-def _is_recorded(loader: Any) -> bool:
+def is_recorded(loader: Any) -> bool:
     """Whether a recorder stands in for the sampler already: the loader is in `guard(...)`."""
     return any(isinstance(item, IndexRecorder) for item in vars(loader).values())
 
 
-def _iterate_recorded(
+def iterate_recorded(
     loader: Any, tape: IndexRecorder | None, begin: Callable[[], Iterator[Any]]
 ) -> Iterator[Any]:
     if tape is None:
@@ -372,8 +190,6 @@ def _iterate_recorded(
     tape.leave(iterator)
     return IndexedIterator(iterator, tape)
 
-
-# Which samples a loader was loading when it raised.
 
 _ITERATION = frozenset(
     {"__next__", "_next_data", "_next_index", "_process_data", "_get_data", "_try_get_data"}

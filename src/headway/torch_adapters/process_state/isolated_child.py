@@ -1,4 +1,4 @@
-"""Runs work in a forked child that cannot affect this process, and fetches batches there again.
+"""Runs work in a forked child that cannot affect this process.
 
 The child has a copy of all memory. Of open files it has its own positions; pipes and sockets are
 replaced, so nothing that this process waits for is consumed. It cannot write, rename or remove
@@ -14,15 +14,11 @@ import stat
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
-
-from headway.torch_adapters.private_parts import private_part
 
 OPEN_FILES = "/proc/self/fd"
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -31,17 +27,6 @@ _CHANGES = "remove rename rmdir mkdir link symlink truncate chmod chown utime se
 _PROCESSES = "system exec fork forkpty posix_spawn spawn kill killpg"
 FORBIDDEN_CALLS = frozenset(f"os.{name}" for name in f"{_CHANGES} {_PROCESSES}".split())
 """Audit events that the child answers with an error."""
-
-_MapFetcher: Any = private_part(
-    "torch.utils.data._utils.fetch._MapDatasetFetcher",
-    None,
-    without="the line of the data set that made a bad batch is not known under `headway run`",
-)
-_IterableFetcher: Any = private_part(
-    "torch.utils.data._utils.fetch._IterableDatasetFetcher",
-    None,
-    without="the same for iterable data sets",
-)
 
 
 def run_isolated(work: Callable[[], bytes], seconds: float) -> bytes:
@@ -112,44 +97,3 @@ def _isolate(kept: int) -> None:
                 os.close(again)
             elif number <= 2 or not stat.S_ISCHR(kind):
                 os.dup2(nowhere, number)
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRecipe:
-    """How a loader makes a batch of its data set. It does not hold the loader: persistent workers
-    end when the last reference to theirs is gone."""
-
-    dataset: Any
-    batched: bool
-    size: int | None
-    collate: Any
-    drop_last: bool
-    workers: int
-
-    @classmethod
-    def of(cls, loader: Any) -> BatchRecipe | None:
-        """None if it is no DataLoader, or is gone."""
-        if not isinstance(loader, DataLoader):
-            return None
-        size = loader.batch_size
-        batched = loader.batch_sampler is not None or size is not None
-        more = (loader.collate_fn, loader.drop_last, loader.num_workers)
-        return cls(loader.dataset, batched, size, *more)
-
-    def can_fetch(self, indices: Any) -> bool:
-        """Whether the batch of these indices can be made once more."""
-        if isinstance(self.dataset, IterableDataset):
-            # Workers share such a data set out among themselves.
-            return _IterableFetcher is not None and self.workers == 0
-        return _MapFetcher is not None and indices is not None
-
-    def fetch(self, indices: Any) -> Iterator[Any]:
-        """The batch of these indices; of an iterable data set, its batches from the first on."""
-        kind = _IterableFetcher if isinstance(self.dataset, IterableDataset) else _MapFetcher
-        fetcher = kind(self.dataset, self.batched, self.collate, self.drop_last)
-        if kind is _MapFetcher:
-            yield fetcher.fetch(indices)
-            return
-        with suppress(StopIteration):
-            while True:
-                yield fetcher.fetch(range(self.size or 1) if self.batched else None)

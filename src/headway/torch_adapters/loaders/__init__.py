@@ -1,0 +1,1 @@
+"""DataLoaders of torch: the batches they yield, the samples in them, and how a batch is made."""
