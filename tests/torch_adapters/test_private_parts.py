@@ -617,7 +617,7 @@ def _dataset_found(module: Any) -> None:
 
 @case(
     "torch.utils.data.dataloader._MultiProcessingDataLoaderIter",
-    "dataloader",
+    "loaders.batch_fetching",
     present=_dataset_found,
 )
 def _no_dataset(module: Any) -> None:
@@ -753,7 +753,7 @@ for _name, _dataset in (("_MapDatasetFetcher", range(4)), ("_IterableDatasetFetc
     def _fetches_are_not_watched(module: Any, dataset: Any = _dataset) -> None:
         assert _worker_fetches(module, dataset) == 0
 
-    case(f"torch.utils.data._utils.fetch.{_name}", "dataloader", present=_fetches_are_watched)(
+    case(f"torch.utils.data._utils.fetch.{_name}", "loaders.batch_fetching", present=_fetches_are_watched)(
         _fetches_are_not_watched
     )
 
