@@ -1,4 +1,4 @@
-"""A GradScaler that only lowers its scale: the op that makes the infinity, and a fix tried on it."""
+"""A GradScaler that only lowers its scale: the op that makes the infinity, and a fix tried there."""
 
 from __future__ import annotations
 
