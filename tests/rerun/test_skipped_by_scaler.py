@@ -1,4 +1,4 @@
-"""A GradScaler that only lowers its scale: the op that makes the infinity, and a fix tried there."""
+"""A GradScaler that only lowers its scale: the op that makes the infinity, and a tested fix."""
 
 from __future__ import annotations
 
