@@ -346,8 +346,23 @@ def async_for(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None
     asyncio.run(main())
 
 
+def in_a_try(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
+    scale = torch.ones(())
+    for step in range(STEPS):
+        try:
+            x = poison(torch.rand(4, 3) + 0.5, step, bad)
+            loss = loss_of(net, x * scale)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        finally:
+            scale = scale * 0.9
+        seen.append((step, loss.item()))
+
+
 LOOPS = [
     inline,
+    in_a_try,
     indexed,
     asked,
     counting_first,

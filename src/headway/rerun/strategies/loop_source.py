@@ -236,7 +236,9 @@ def _describe_loop(frame: FrameType, loop: LoopNode) -> LoopSource:
     line = frame.f_lineno
     targets = bound_names([loop.target if isinstance(loop, ast.For) else loop.test])
     inside = bound_names(loop.body)
+    # Of a statement around the step, a part may run after it: `finally`, the rest of a `with`.
     before = [node for node in _nodes(loop.body) if getattr(node, "lineno", 1 << 30) <= line]
+    before = [node for node in before if (getattr(node, "end_lineno", 0) or 0) <= line]
     return LoopSource(
         loop,
         frame.f_code,
