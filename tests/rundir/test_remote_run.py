@@ -140,6 +140,13 @@ def test_a_snapshot_of_several_ranks_is_uploaded_whole_and_sealed_last(memory_ur
     )
 
 
+def test_a_file_that_is_removed_before_its_upload_is_no_failure(memory_url: str) -> None:
+    remote = RemoteRun(memory_url, rank=0, notify=pytest.fail)
+    remote._send("snapshots/1-step10/rank1.json")
+    assert not remote._sent
+    remote.close()
+
+
 class _BrokenStore:
     """A store that fails for a while."""
 
