@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.s3_server import serve_s3
+from support.trainings import batches, make_net, squared_error
 
 import headway
 from headway.core.records import EventRecord, Header, StepRecord
@@ -138,6 +140,33 @@ def test_a_snapshot_of_several_ranks_is_uploaded_whole_and_sealed_last(memory_ur
     assert sorted(remote_run._list(*remote_run.open_store(memory_url))) == sorted(
         f"snapshots/1-step10/{name}" for name in names
     )
+
+
+def test_a_file_that_is_removed_before_its_upload_is_no_failure(memory_url: str) -> None:
+    remote = RemoteRun(memory_url, rank=0, notify=pytest.fail)
+    remote._send("snapshots/1-step10/rank1.json")
+    assert not remote._sent
+    remote.close()
+
+
+def test_a_host_numbers_its_snapshots_after_those_in_the_store(
+    memory_url: str, staging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise those of the first host would count as newer, and push out the new ones."""
+    for host in range(2):
+        monkeypatch.setenv("HEADWAY_STAGING", str(staging / str(host)))
+        model = make_net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        plan = headway.Snapshots(every=5, disk_share=1.0)
+        guard = headway.Guard(model, optimizer, run_dir=memory_url, snapshots=plan)
+        assert guard.resume() == host * 10
+        for x, y in guard(batches(11 * (host + 1), seed=0)):
+            squared_error(model, (x, y)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        guard.close()
+    homes = [folder.name for folder in (fetch_run(memory_url) / "snapshots").iterdir()]
+    assert sorted(homes) == ["2-step10", "3-step15", "4-step20"]
 
 
 class _BrokenStore:

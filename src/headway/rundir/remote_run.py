@@ -326,8 +326,13 @@ class RemoteRun(StoredRun):
             self._renew_lock(last=last)
 
     def _send(self, name: str) -> None:
-        stamp = self._stamp(name)
-        self._store.put_file(str(self.folder / name), f"{self._root}/{name}")
+        stamp, path = self._stamp(name), self.folder / name
+        try:
+            self._store.put_file(str(path), f"{self._root}/{name}")
+        except FileNotFoundError:
+            if path.exists():
+                raise
+            return  # removed since it was listed
         self._sent[name] = stamp
 
     def _remove(self, name: str) -> None:
