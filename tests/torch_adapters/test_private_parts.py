@@ -753,9 +753,11 @@ for _name, _dataset in (("_MapDatasetFetcher", range(4)), ("_IterableDatasetFetc
     def _fetches_are_not_watched(module: Any, dataset: Any = _dataset) -> None:
         assert _worker_fetches(module, dataset) == 0
 
-    case(f"torch.utils.data._utils.fetch.{_name}", "loaders.batch_fetching", present=_fetches_are_watched)(
-        _fetches_are_not_watched
-    )
+    case(
+        f"torch.utils.data._utils.fetch.{_name}",
+        "loaders.batch_fetching",
+        present=_fetches_are_watched,
+    )(_fetches_are_not_watched)
 
 
 def _exit_handlers_run(module: Any) -> None:
