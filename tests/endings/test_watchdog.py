@@ -312,12 +312,12 @@ def test_a_signal_does_not_wait_for_the_end_of_a_step_that_hangs(
     try:
         dog = watched(run, standing())
         monkeypatch.setattr(watchdog, "watchdogs", {dog})
-        os.kill(os.getpid(), signal.SIGUSR1)
+        signal.raise_signal(signal.SIGUSR1)
         assert signals.asked == signal.SIGUSR1, "the step will end"
         signals.asked = None
         run.pass_time(dog, 60)
         with pytest.raises(SystemExit, match=str(128 + signal.SIGUSR1)):
-            os.kill(os.getpid(), signal.SIGUSR1)
+            signal.raise_signal(signal.SIGUSR1)
     finally:
         signals.close()
 

@@ -475,7 +475,6 @@ def test_a_healthy_run_is_the_same_whether_or_not_bad_batches_are_avoided(tmp_pa
 @pytest.mark.parametrize(
     ("owner", "name"),
     [(sample_indices, "IndexRecorder"), (Quarantine, "avoids"), (Quarantine, "take")],
-    [(sample_indices, "IndexRecorder"), (Quarantine, "avoids"), (Quarantine, "take")],
 )
 def test_a_defect_of_ours_is_not_the_trainings(
     owner: Any, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -23,7 +23,7 @@ ACTIVATIONS = {
     "relu": Activation(
         nn.ReLU,
         "convolutions with normalisation; the cheapest",
-        "units can die: zero gradient for good. Initialise by Kaiming",
+        "units can die: their gradient stays 0. Initialise by Kaiming",
     ),
     "leaky_relu": Activation(
         nn.LeakyReLU,

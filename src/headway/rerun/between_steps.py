@@ -116,7 +116,9 @@ def _trace(host: RerunHost, rest: list[LiftedBody], bad: BadWeights) -> bytes:
     locate = importlib.import_module("headway.explain.locate")
     names = host.parameter_names()
     step = failing_step.FailingStep(host.models, host.optimizers, (), names)
-    trace = lasting_trace.LastingTrace(lambda: lasting_trace.StepFacts(step, ()), lambda: None)
+    trace = lasting_trace.LastingTrace(
+        lambda: lasting_trace.StepFacts(step, ()), lambda: (), lambda: None
+    )
     with trace:
         with suppress(Exception):  # variables of a later iteration may not fit
             for body in rest:

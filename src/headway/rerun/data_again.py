@@ -53,7 +53,7 @@ def _trace_again(recipe: BatchRecipe, indices: Any, wanted: object) -> bytes:
     failing_step = importlib.import_module("headway.explain.failing_step")
     locate = importlib.import_module("headway.explain.locate")
     nothing = lasting_trace.StepFacts(failing_step.FailingStep((), (), (), {}), ())
-    trace = lasting_trace.LastingTrace(lambda: nothing, lambda: None)
+    trace = lasting_trace.LastingTrace(lambda: nothing, lambda: (), lambda: None)
     with trace:
         for data in recipe.fetch(indices):
             if trace.suspicious and wanted in (None, _identify(data, indices)):

@@ -68,7 +68,8 @@ def edits_for(origin: Origin) -> list[CallEdit]:
     """Edits for the op of an origin; if there are none, edits for its kind."""
     softplus = [SoftplusEdit(origin)] if origin.op == "exp" and SoftplusEdit.fits(origin) else []
     if origin.kind in _TOO_LARGE:
-        large = [edit for edit in (ExpEdit, CastEdit) if origin.op in edit.ops]
+        kinds = (ExpEdit, CastEdit) if origin.phase == "forward" else (ExpEdit,)
+        large = [edit for edit in kinds if origin.op in edit.ops]
         return [*softplus, *(edit(origin) for edit in large)]
     for_kind = [guard for guard in _EDITS if origin.kind in guard.kinds]
     if any(guard.anywhere for guard in for_kind):  # the fault lies elsewhere than at the op
