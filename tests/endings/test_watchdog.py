@@ -305,10 +305,15 @@ def test_the_call_of_the_user_says_what_is_waited_for() -> None:
     assert find_wait(frames) == "a future"
 
 
+@pytest.mark.parametrize("dropped", [False, True], ids=["another guard", "one that is gone"])
 def test_a_signal_does_not_wait_for_the_end_of_a_step_that_hangs(
-    run: Clockwork, standing: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+    run: Clockwork, standing: Callable[[], int], monkeypatch: pytest.MonkeyPatch, dropped: bool
 ) -> None:
-    signals = PreemptionSignals()
+    earlier = signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    forgotten, signals = PreemptionSignals(), PreemptionSignals()
+    if dropped:
+        del forgotten
+        gc.collect()
     try:
         dog = watched(run, standing())
         monkeypatch.setattr(watchdog, "watchdogs", {dog})
@@ -320,6 +325,7 @@ def test_a_signal_does_not_wait_for_the_end_of_a_step_that_hangs(
             signal.raise_signal(signal.SIGUSR1)
     finally:
         signals.close()
+        signal.signal(signal.SIGUSR1, earlier)
 
 
 @pytest.mark.parametrize(

@@ -54,12 +54,14 @@ class PreemptionSignals:
         self._before: dict[int, Any] = {}
         if threading.current_thread() is not threading.main_thread():
             return
-        listener = weakref.ref(self)
+        listener, before = weakref.ref(self), self._before
 
         def note(number: int, frame: FrameType | None) -> None:
             alive = listener()
             if alive is not None:
                 alive._note(number, frame)
+            else:  # below the handler of a guard that was created later
+                _call_earlier(before.get(number), number, frame)
 
         for number in SIGNALS:
             self._before[number] = signal.getsignal(number)
@@ -82,11 +84,13 @@ class PreemptionSignals:
             self.asked = number
             if not run_hangs():  # otherwise the step never ends
                 return
-        before = self._before.get(number)
-        if callable(before):
-            before(number, frame)
-        else:
-            raise SystemExit(128 + number)
+        _call_earlier(self._before.get(number), number, frame)
+
+
+def _call_earlier(handler: Any, number: int, frame: FrameType | None) -> None:
+    if not callable(handler):
+        raise SystemExit(128 + number)
+    handler(number, frame)
 
 
 def _stop_listening(before: dict[int, Any], ours: Callable[..., Any]) -> None:
