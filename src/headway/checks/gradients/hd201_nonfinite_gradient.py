@@ -9,7 +9,7 @@ from headway.checks.nonfinite_rows import NonfiniteRowsCheck
 from headway.core.check import Needs
 from headway.core.facts import LISTED
 from headway.core.findings import Finding, Severity, Where
-from headway.core.numbers import say
+from headway.core.numbers import plural, say
 from headway.core.records import StepRecord, record_at
 from headway.core.signals import Signal
 
@@ -219,7 +219,10 @@ class NonfiniteGradient(NonfiniteRowsCheck):
         column = record.columns.get("param/grad_norm")
         if nearest is None or column is None:
             count = record.values.get("grad_nonfinite_tensors")
-            return f": {count:.0f} gradients are non-finite" if count else ""
+            said = plural(int(count or 0), "gradient", ("is", "are"))
+            return f": {said} non-finite" if count else ""
+        if len(column.values) == 1:
+            return f": the only gradient, of {nearest}, is non-finite"
         if len(nonfinite) == len(column.values):
             return (
                 f": all {len(nonfinite)} gradients are non-finite (first in backward order: "

@@ -7,6 +7,7 @@ from headway.core.check import Check, Needs
 from headway.core.facts import say_list
 from headway.core.findings import Finding, Severity, Where
 from headway.core.model_facts import TrainingModeFacts
+from headway.core.numbers import plural
 from headway.core.records import SetupRecord
 
 
@@ -75,8 +76,9 @@ class EvalModeTraining(Check):
         for model, norms in self.momentum.items():
             yield self.find(
                 SetupRecord(segment, seq, "training-mode", {}, step, rank),
-                f"{len(norms)} batch norms of {model} have momentum 0: {say_list(norms)}; their "
-                f"statistics are never updated, and evaluation will use the initial ones",
+                f"{plural(len(norms), 'batch norm')} of {model} with momentum 0: "
+                f"{say_list(norms)}; the statistics are never updated, and evaluation will use the "
+                f"initial ones",
                 subject=f"{model} momentum",
                 severity=Severity.WARNING,
                 where=Where(module=norms[0]),
@@ -106,12 +108,13 @@ class EvalModeTraining(Check):
                 model=model,
             )
         elif not facts.training and (drops or norms or calls):
-            what = [f"{len(drops) + calls} dropouts"] if drops or calls else []
-            what += [f"{len(norms)} batch norms"] if norms else []
+            what = [plural(len(drops) + calls, "dropout")] if drops or calls else []
+            what += [plural(len(norms), "batch norm")] if norms else []
+            verb = "is" if len(drops) + calls + len(norms) == 1 else "are"
             layers = [*drops, *norms]
             yield self.find(
                 record,
-                f"{model} trains in evaluation mode: {' and '.join(what)} are inactive"
+                f"{model} trains in evaluation mode: {' and '.join(what)} {verb} inactive"
                 + (f" ({say_list(layers)})" if layers else ""),
                 subject="whole",
                 where=facts.locate(rank=record.rank, module=layers[0] if layers else model),

@@ -7,6 +7,7 @@ from headway.core.check import Check, Needs
 from headway.core.facts import say_list
 from headway.core.findings import Finding, Where
 from headway.core.model_facts import EvaluationFacts
+from headway.core.numbers import plural
 from headway.core.records import SetupRecord
 
 
@@ -125,14 +126,12 @@ class TrainModeEval(Check):
         self, record: SetupRecord, facts: EvaluationFacts, model: str, norms: list[str]
     ) -> Finding:
         if facts.kept_statistics:
-            what = (
-                "have momentum 0: evaluation uses their initial statistics, which are never updated"
-            )
+            what = "with momentum 0: evaluation uses the initial statistics, never updated"
         else:
-            what = "keep no running statistics: evaluation uses the current batch, as in training"
+            what = "without running statistics: evaluation uses the current batch, as in training"
         return self.find(
             record,
-            f"{len(norms)} batch norms of {model} {what} ({say_list(norms)})",
+            f"{plural(len(norms), 'batch norm')} of {model} {what} ({say_list(norms)})",
             subject=f"{model} statistics",
             where=facts.locate(rank=record.rank, module=norms[0], place=facts.made_at),
             remedies=[
