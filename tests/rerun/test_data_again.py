@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from headway import Guard, Policy
+from headway.rerun.child_origin import find_in_child
 from headway.torch_adapters.process_state.isolated_child import run_isolated
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
@@ -172,3 +173,12 @@ def test_a_batch_that_the_loop_skips_itself_explains_bad_statistics() -> None:
                 optimizer.step()
     found = next(item for item in guard.findings if item.code == "HD302")
     assert found.where.line == line_of("made in a sample")
+
+
+def test_what_fails_in_the_child_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def work() -> None:
+        raise ValueError("of the child")
+
+    with caplog.at_level("DEBUG", logger="headway"):
+        assert find_in_child(work) is None
+    assert "of the child" in caplog.text

@@ -9,7 +9,6 @@ If it makes the same weights bad, the op that did it is the origin.
 from __future__ import annotations
 
 import importlib
-import json
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
@@ -19,20 +18,18 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from headway.explain.explanation import Explanation, Origin
-from headway.output.notices import logger
+from headway.explain.explanation import Origin
 from headway.rerun.bad_step import MissedStep, RerunResults
+from headway.rerun.child_origin import find_in_child
 from headway.rerun.protocol import RerunHost, trained_parameters
 from headway.rerun.step_tracer import StepOrigins
 from headway.rerun.strategies.lifted_body import LiftedBody
 from headway.rerun.strategies.loop_source import find_rest
 from headway.torch_adapters.nonfinite_scan import count_nonfinite
-from headway.torch_adapters.process_state.isolated_child import run_isolated
 
 if TYPE_CHECKING:
     from headway.rerun.strategies.loop_follower import LoopIteration
 
-SECONDS = 20.0
 BadWeights = Mapping[str, tuple[int, int]]
 """NaN and infinite elements of each weight that has some."""
 
@@ -94,23 +91,18 @@ def find_weight_origin(
     except (SyntaxError, ValueError):  # legal in its place, not in a function
         return None
 
-    def work() -> bytes:
+    def work() -> Origin | None:
         older = None if not find_bad_weights(host) else host.older_weights(step)
         if begin is not None:
             begin.restore()
         with nullcontext() if older is None else older():
-            return b"" if find_bad_weights(host) else _trace(host, rest, bad)
+            return None if find_bad_weights(host) else _trace(host, rest, bad)
 
-    try:
-        told = run_isolated(work, SECONDS) if rest else b""
-        return Explanation.from_dict(json.loads(told)).origin if told else None
-    except Exception:  # ours: there is no line
-        logger.debug("the code between two steps cannot be run again", exc_info=True)
-        return None
+    return find_in_child(work) if rest else None
 
 
-def _trace(host: RerunHost, rest: list[LiftedBody], bad: BadWeights) -> bytes:
-    """In the child: the origin as JSON; empty if other weights become bad, or none."""
+def _trace(host: RerunHost, rest: list[LiftedBody], bad: BadWeights) -> Origin | None:
+    """In the child: the origin; None if other weights become bad, or none."""
     lasting_trace = importlib.import_module("headway.explain.lasting_trace")
     failing_step = importlib.import_module("headway.explain.failing_step")
     locate = importlib.import_module("headway.explain.locate")
@@ -125,13 +117,11 @@ def _trace(host: RerunHost, rest: list[LiftedBody], bad: BadWeights) -> bytes:
                 body((None,))
         trace.paused = True
         if find_bad_weights(host) != bad:
-            return b""
+            return None
         named: dict[str, Tensor] = {names.get(id(p), "?"): p for p in trained_parameters(host)}
         trace.look_at({name: named[name].detach() for name in bad})
         origins = locate.find_origins(trace, step)
-    if not origins or origins[0].output is None:
-        return b""
-    made = replace(origins[0], through="weight", through_name=next(iter(bad)))
-    return json.dumps(
-        Explanation(0, "nonfinite", "deterministic", origins=(made,)).to_dict()
-    ).encode()
+    if not origins:
+        return None
+    made: Origin = replace(origins[0], through="weight", through_name=next(iter(bad)))
+    return made
