@@ -111,10 +111,10 @@ test-versions-matrix: ## the private parts of torch that headway uses, under eac
 	done; \
 	[ -z "$$failed" ] || { echo "failed under torch$$failed"; exit 1; }
 
-# Each story is a script that stops at the first thing that does not hold; two are told at a time.
-examples: $(TRACKERS)/.installed ## the five stories, told and checked
-	@echo $(sort $(wildcard examples/*/story.py)) | OMP_NUM_THREADS=1 xargs -n 1 -P $(JOBS) sh -c \
-		'told=$$($(TRACKERS)/bin/python "$$0" 2>&1); code=$$?; printf "\n== %s\n%s\n" "$$0" "$$told"; exit $$code'
+# Each example is a script that stops at the first result that does not match; two run at a time.
+examples: $(TRACKERS)/.installed ## run the five examples and verify their results
+	@echo $(sort $(wildcard examples/*/run_example.py)) | OMP_NUM_THREADS=1 xargs -n 1 -P $(JOBS) sh -c \
+		'text=$$($(TRACKERS)/bin/python "$$0" 2>&1); code=$$?; printf "\n== %s\n%s\n" "$$0" "$$text"; exit $$code'
 
 # On top of .venv, so that torch is there once. Apart from it, because Lightning and transformers
 # log to whatever tracker they find installed, and their tests are to see what most people have.

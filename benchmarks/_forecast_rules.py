@@ -1,8 +1,8 @@
 """Rules that may warn of a divergence, for `forecast.py`: those of others, and ours.
 
-A rule turns what a run recorded into one score per step, from that step and the ones before it. It
-warns where the score exceeds a threshold. Written anew from the papers and from reading the code of
-the projects that are named.
+A rule computes one score per step from the record of that step and the ones before it. It warns
+where the score exceeds a threshold. These are our own implementations, written from the papers and
+from reading the code of the named projects.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def above_median(values: Sequence[float], window: int = 100) -> Scores:
 def latest(
     kept: dict[int, list[float]], steps: int, fold: Callable[[list[float]], float]
 ) -> Scores:
-    """A sampled column, folded to one number, from the step after its measurement on."""
+    """A sampled column, reduced to one number, from the step after its measurement on."""
     value, scores = math.nan, []
     for step in range(steps):
         scores.append(value)
@@ -104,7 +104,7 @@ def block_medians(values: Sequence[float], step: int, blocks: int, size: int) ->
 
 
 def steady_growth(values: Sequence[float], blocks: int = 4, size: int = 8) -> Scores:
-    """How much the logarithm grew over the latest blocks, where it grew in each of them."""
+    """Growth of the logarithm over the latest blocks, if it grew in each of them."""
     logs = [log(value) for value in values]
     scores = []
     for step in range(len(values)):
@@ -187,7 +187,7 @@ FEATURES = {
     "rise of the rate": (-1.0, 1.0),
     "growth of the weights": (-0.5, 1.0),
 }
-"""With their limits: one wild step must not outweigh all other features."""
+"""The features with their limits: one extreme step must not outweigh all other features."""
 
 
 def features(series: Series) -> list[list[float]]:

@@ -1,6 +1,6 @@
 """The trainings of `forecast.py`: a table of settings, with what each was expected to do.
 
-The development half was tuned until its runs did what was expected of them. The held-out half was
+The development half was tuned until its runs behaved as expected. The held-out half was
 written afterwards and was not changed after its first run: other rates, tasks and seeds, and some
 families that the development half does not have.
 

@@ -1,7 +1,7 @@
-"""Small trainings for `forecast.py`: one loop with everything that can go wrong.
+"""Small trainings for `forecast.py`: one loop that can inject every fault of the settings.
 
-Each runs under a `Guard` that only records. What the guard writes is what the forecasts read; two
-values are added that it does not write today: how far the largest attention logit exceeds its row's
+Each runs under a `Guard` that only records. The forecasts read what the guard writes, and two
+values that it does not write today: how far the largest attention logit exceeds its row's
 mean, and the cosine between a gradient and the update before it.
 """
 
@@ -27,7 +27,7 @@ RECORD_ONLY = Policy(hold_spikes=False, back_offs=0, roll_backs=0, halt=False, r
 
 @dataclass(frozen=True)
 class Setting:
-    """One training: what is trained, how, and what happens to it on the way."""
+    """One training: its task, its optimizer, and the faults that are injected."""
 
     family: str
     half: str
@@ -60,7 +60,7 @@ class Setting:
 
     @property
     def cause(self) -> int:
-        """The first step at which what goes wrong can be seen; a warning before it is luck."""
+        """The first step at which the fault is visible; a warning before it is a chance hit."""
         begins = [begin for begin, _, _, _ in self.changes]
         return max(begins, default=self.at if self.schedule == "ramp" else 0)
 
@@ -92,7 +92,7 @@ class Series:
 
 
 class Training:
-    """One training, its data and its accidents."""
+    """One training, its data and its faults."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -127,7 +127,7 @@ class Training:
         return kind(parameters, s.rate, betas=s.betas, eps=s.eps, weight_decay=s.decay)
 
     def apply(self, step: int) -> None:
-        """Start and end what the setting says happens at this step."""
+        """Start and end the changes that the setting lists for this step."""
         for begin, end, what, value in self.setting.changes:
             if step not in (begin, end):
                 continue
@@ -233,7 +233,7 @@ def cosine(a: Tensor, b: Tensor) -> float:
 
 
 def add_recorded(series: Series, run: RunDir) -> None:
-    """Read what the guard recorded, and what headway's checks say about it, as they say it."""
+    """Read the guard's record, and run headway's checks over it step by step."""
     engine = Engine()
     for record in run.records():
         engine.feed(record)

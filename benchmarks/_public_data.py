@@ -1,6 +1,6 @@
-"""Small data in the formats that public training scripts read, each with something to learn.
+"""Small data sets in the formats that public training scripts read, each with a learnable pattern.
 
-The makers write to a folder, and write the same bytes each time.
+Each function writes to a folder, and writes the same bytes each time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 
 def mnist(folder: Path) -> None:
-    """MNIST's IDX files: each class is a bright block of its own place, 512 pictures and 128."""
+    """MNIST's IDX files: each class is a bright block at its own position; 512 and 128 images."""
     raw = folder / "MNIST" / "raw"
     raw.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
@@ -33,7 +33,7 @@ def mnist(folder: Path) -> None:
 
 
 def cifar10(folder: Path) -> None:
-    """CIFAR-10's pickles: each class has a colour and a place, 5 times 64 pictures and 64."""
+    """CIFAR-10's pickles: each class has a colour and a position; 5 times 64 images, and 64."""
     place = folder / "cifar-10-batches-py"
     place.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
@@ -250,7 +250,7 @@ def hourly(folder: Path) -> None:
 
 
 def ratings(folder: Path) -> None:
-    """MovieLens's `ratings.dat`: users and films of two tastes; equal tastes rate 4 or 5."""
+    """MovieLens's `ratings.dat`: users and films of two groups; a group rates its films 4 or 5."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     rows = []

@@ -1,7 +1,7 @@
-"""Other people's rules against bad steps, as they published them, defects included.
+"""Published rules against bad steps, with the defects they have as published.
 
-Written anew from the papers and from reading the code at the addresses given, with the defaults
-found there.
+Our own implementations, written from the papers and from reading the code at the given addresses,
+with the defaults found there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 class ZClip:
     """arXiv 2504.02507 and github.com/bluorion-com/ZClip, with its default cap of 1.0.
 
-    Waits for the device at every step; one NaN in the running mean stays there for good.
+    Waits for the device at every step; one NaN in the running mean stays there permanently.
     """
 
     def __init__(self, alpha: float = 0.97, z: float = 2.5, warmup: int = 25, cap: float = 1.0):
@@ -94,7 +94,7 @@ class SkipStepAdamW(torch.optim.Optimizer):
         self.skipped = 0
 
     def saw(self, loss: Tensor, norm: Tensor) -> None:
-        """What the trainer tells before each step: the loss, and the norm before clipping."""
+        """Called by the trainer before each step, with the loss and the norm before clipping."""
         self.losses.append(loss.detach())
         self.norms.append(norm.detach())
 

@@ -1,14 +1,14 @@
-"""All-reduce on paper and event by event, for more ranks than there are machines to try.
+"""All-reduce by formula and by simulation, for more ranks than can be measured.
 
-A message of `n` bytes takes `alpha + n * beta` seconds (Hockney's model). Two ways to add up one
-vector on `p` ranks and give everybody the sum:
+A message of `n` bytes takes `alpha + n * beta` seconds (Hockney's model). Two algorithms that sum
+one vector over `p` ranks and give every rank the sum:
 
-- **ring**: `2 (p - 1)` rounds; in each, every rank hands a `p`-th of the vector to its neighbour;
+- **ring**: `2 (p - 1)` rounds; in each, every rank sends a `p`-th of the vector to its neighbour;
 - **tree**: up a binomial tree and down again, `2 ceil(log2 p)` rounds with the whole vector.
 
-The closed forms assume that all ranks begin at once. The simulations keep a clock for each rank and
-let it send when it has what it needs, so that ranks may also begin at different times. Libraries
-choose the quicker way and pipeline it, so both are upper bounds for what NCCL does.
+The closed forms assume that all ranks begin at the same time. The simulations have a clock for each
+rank, which sends as soon as it has its input, so that ranks may also begin at different times.
+Libraries choose the faster algorithm and pipeline it, so both are upper bounds for NCCL.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class Network:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one all-reduce costs."""
+    """Cost of one all-reduce."""
 
     seconds: float
     messages: int
-    """Of all ranks together."""
+    """Messages of all ranks together."""
     sent: float
-    """Bytes, of all ranks together."""
+    """Bytes of all ranks together."""
     most_messages: int
-    """Of the busiest rank."""
+    """Messages that the busiest rank sends."""
 
 
 def ring(ranks: int, size: int, network: Network) -> Cost:

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 class Session(Protocol):
-    """Hands out batches, and counts and times the steps."""
+    """Yields batches, and counts and times the steps."""
 
     def watch(self, model: Any, optimizer: Any) -> Callable[[Iterable[Any]], Iterable[Any]]: ...
     def epochs(self) -> Iterator[int]: ...
@@ -41,7 +41,7 @@ def loader(*tensors: Tensor, batch: int, shuffle: bool = True) -> DataLoader[Any
 
 
 def digits(count: int = 512, size: int = 28) -> tuple[Tensor, Tensor]:
-    """Noise with a bright block whose place gives the class."""
+    """Noise with a bright block whose position gives the class."""
     labels = torch.randint(10, (count,))
     pictures = 0.2 * torch.rand(count, 1, size, size)
     for picture, label in zip(pictures, labels.tolist(), strict=True):
@@ -260,7 +260,7 @@ def char_rnn(session: Session) -> None:
 
 @training
 def lstm_language_model(session: Session) -> None:
-    """Truncated backpropagation: the hidden state goes on from batch to batch."""
+    """Truncated backpropagation: the hidden state is carried from batch to batch."""
     model = CharacterModel(nn.LSTM)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     watch = session.watch(model, optimizer)
@@ -377,7 +377,7 @@ def siamese(session: Session) -> None:
 
 @training
 def dqn(session: Session) -> None:
-    """Random memories, a target network, gradients clamped by value."""
+    """A random replay buffer, a target network, gradients clamped by value."""
     policy = nn.Sequential(nn.Linear(4, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(),
                            nn.Linear(128, 2))  # fmt: skip
     target = copy.deepcopy(policy)

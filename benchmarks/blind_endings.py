@@ -1,4 +1,4 @@
-"""Runs a set of endings in corpus/ under `headway run` and judges what is said about each end.
+"""Runs a set of endings in corpus/ under `headway run` and judges the report about each of them.
 
     python benchmarks/blind_endings.py [--set blind_endings_2] [--check] -o result.json [name ...]
 

@@ -3,13 +3,12 @@
     python benchmarks/check_cost.py [--steps 300] [--rounds 3] [--only nanogpt] [--json FILE]
 
 The five longer scripts of the corpus, written as people publish them, and a transformer of 44
-million parameters, of which only the first steps are checked. Processor time, from the
-moment the script has its first optimizer to its last step; under check to the end of the report.
-Imports and the making of data are not counted, in either. Alone the script runs with nothing but a
-counter that stops it after as many steps. Both take turns, each in a process of its own.
+million parameters, of which only the first steps are checked. Measures processor time, from the
+creation of the first optimizer to the last step, and under check to the end of the report. Imports
+and the creation of data are not counted. Alone, the script runs with only a counter that stops it
+after the same number of steps. The two alternate, each in a separate process.
 
-A check looks closest at the first steps: the fewer there are, the more each costs. With the default
-of 3 steps it is about a second in all, whatever the script.
+A check examines the first steps most closely: the fewer steps there are, the more each one costs.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from headway.preflight.observers import all_observers
 from headway.preflight.runner import run_check
 
 LIMIT = 3.0
-"""Times the plain steps, in the median of the corpus scripts: the claim."""
+"""Claimed limit: time relative to the plain steps, median over the corpus scripts."""
 LARGE = Path(__file__).with_name("transformer_44m.py")
 LARGE_STEPS = 6
 LARGE_LIMIT = 6.0
@@ -52,11 +51,11 @@ LARGE_LIMIT = 6.0
 
 
 class Enough(BaseException):
-    """The steps are made."""
+    """All steps are done."""
 
 
 class Clock:
-    """Starts when the first optimizer is made."""
+    """Starts when the first optimizer is created."""
 
     def __init__(self) -> None:
         self.began: float | None = None
@@ -70,7 +69,7 @@ class Clock:
         Optimizer.__init__ = made  # type: ignore[method-assign]
 
     def seconds(self) -> float:
-        assert self.began is not None, "the script made no optimizer"
+        assert self.began is not None, "the script created no optimizer"
         return time.process_time() - self.began
 
 
@@ -114,7 +113,7 @@ def measure(script: Path, steps: int, rounds: int) -> dict[str, Any]:
 
 
 def _apart(script: Path, variant: str, steps: int) -> float:
-    """Seconds, in a process that has torch loaded and nothing else done."""
+    """Seconds, in a process that has only imported torch."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(
         target=_run, args=(script, variant, steps, theirs)
@@ -124,13 +123,13 @@ def _apart(script: Path, variant: str, steps: int) -> float:
     try:
         seconds: float = ours.recv()
     except EOFError:
-        raise RuntimeError(f"{script.name}, {variant}: it did not get through") from None
+        raise RuntimeError(f"{script.name}, {variant}: it did not finish") from None
     finally:
         process.join()
     return seconds
 
 
-def _run(script: Path, variant: str, steps: int, told: Connection) -> None:
+def _run(script: Path, variant: str, steps: int, connection: Connection) -> None:
     quiet = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(quiet, stream)
@@ -138,7 +137,7 @@ def _run(script: Path, variant: str, steps: int, told: Connection) -> None:
     sys.path.insert(0, str(script.parent))
     clock = Clock()
     VARIANTS[variant](lambda: runpy.run_path(str(script), run_name="__main__"), steps)
-    told.send(clock.seconds())
+    connection.send(clock.seconds())
 
 
 def show(found: dict[str, Any], more: str = "") -> None:
@@ -152,7 +151,7 @@ def show(found: dict[str, Any], more: str = "") -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, help="of each script; else as the corpus says")
+    parser.add_argument("--steps", type=int, help="steps of each script (default: the corpus's)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="part of a script's name")
     parser.add_argument("--json", type=Path)

@@ -36,11 +36,11 @@ import headway
 OURS = f"{Path(str(headway.__file__)).parent}/"
 NOT_FUNCTIONS = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
 WARM = 33
-"""A step at which nothing is measured that is measured every 10 or 25 steps only."""
+"""A step without the measurements that are made only every 10 or 25 steps."""
 
 
 class Tracer:
-    """Notes the code objects of ours that are entered between `start` and `stop`."""
+    """Records which code objects of headway are entered between `start` and `stop`."""
 
     def __init__(self) -> None:
         self.entered: set[CodeType] = set()

@@ -5,10 +5,10 @@
     python benchmarks/fixes.py --only softmax
 
 Each script is checked, its edits are tried one by one, and those that a run of the edited script
-confirms are written, as `headway check --fix --unsafe` does. Counted is how many get such an edit,
-and in how many of these the finding is gone when the written file is checked once more. The healthy
-version of each script must get no edit. Every run is a fork of this process, so that torch is
-imported once; `tests/fix/test_fix_command.py` runs the command itself.
+confirms are written, as `headway check --fix --unsafe` does. Counts how many scripts get such an
+edit, and in how many of these the finding is gone when the written file is checked once more. The
+healthy version of each script must get no edit. Every run is a fork of this process, so that torch
+is imported once; `tests/fix/test_fix_command.py` runs the command itself.
 """
 
 from __future__ import annotations

@@ -6,16 +6,16 @@
 
 168 small trainings of a second or two of processor time: about half diverge, the others look
 alarming and survive. Each rule gets the lowest threshold at which it warns in no surviving run of
-the development half; the table says what it then does on the held-out half. `--series` keeps what
-the runs recorded, or reads it back, so that a rule can be changed without training again.
+the development half; the table shows its results on the held-out half. `--series` saves the
+recorded values, or loads them, so that a rule can be changed without training again.
 
 The rule for "diverged", fixed before any detector was written. The loss on 128 fixed samples is
 measured every 5 steps; no detector sees it. `best` is its lowest median of 5, `start` its first
 value. The level is `best` plus half of `start - best`, and at least 30 % above `best`. A run
 diverged if its training loss became NaN or Inf, or if the median of the last eighth of the measured
 losses is above the level. It happened at the step after the last measurement below the level. A
-warning counts if it comes before that step; the table also says how many came before the accident
-that the setting describes had begun, which is luck.
+warning counts if it comes before that step; the table also says how many came before the fault of
+the setting had begun, which are chance hits.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def summary(runs: Sequence[Run], rows: Sequence[dict[str, Any]]) -> dict[str, An
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="every tenth training")
-    parser.add_argument("--series", type=Path, help="keep what the runs recorded here")
+    parser.add_argument("--series", type=Path, help="save the recorded values here, or load them")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path, help="write the numbers here")
     options = parser.parse_args()

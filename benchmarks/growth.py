@@ -5,13 +5,13 @@
     python benchmarks/growth.py --only tensors steps
 
 `tensors`: processor time that the guard adds to a step with 150 to 10,000 tensors of 64 elements,
-per step and per tensor. Both kinds of steps take turns. `steps`: 100,000 real steps of a small
+per step and per tensor. Plain and guarded steps alternate. `steps`: 100,000 real steps of a small
 model under the guard, in blocks: processor time of a step, resident memory, bytes that a step adds
 to the run directory. `records`: 1,000,000 steps through the recording layer alone (the checks and
 the writer of the run directory, no training). `runs`: memory of `headway serve` after it has read
-1 to 100 runs of 1,000 steps, and after every run's charts were asked for.
+1 to 100 runs of 1,000 steps, and after every run's charts were requested.
 
-Processor time, bytes and memory hardly depend on what else the machine does; no wall time is told.
+Processor time, bytes and memory hardly depend on other processes; no wall time is reported.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ WARM_UP = 20
 
 
 class ManyTensors:
-    """A model of many small tensors, whose gradients are given."""
+    """A model of many small tensors with constant gradients."""
 
     def __init__(self, tensors: int) -> None:
         torch.manual_seed(0)
@@ -92,7 +92,7 @@ def tensor_row(tensors: int, steps: int) -> dict[str, float]:
 
 
 def memory_kib(process: int | str = "self", what: str = "VmRSS") -> int:
-    """Resident memory of a process; `VmHWM`: the most that it was."""
+    """Resident memory of a process; `VmHWM`: its peak."""
     status = Path(f"/proc/{process}/status").read_text()
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith(what)))
 
@@ -173,7 +173,7 @@ def block_rows(
 
 
 def run_rows(counts: Sequence[int] = RUNS) -> list[dict[str, float]]:
-    """`headway serve` over so many copies of one run."""
+    """`headway serve` over several copies of one run."""
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         one = Path(scratch) / "one"

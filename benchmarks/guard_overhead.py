@@ -1,10 +1,10 @@
-"""What the guard costs: a guarded step against the same step with `clip_grad_norm_`, in one run.
+"""Cost of the guard: a guarded step against the same step with `clip_grad_norm_`, in one run.
 
     python benchmarks/guard_overhead.py                  # CPU: 10M parameters, 150 tensors
     python benchmarks/guard_overhead.py --device cuda    # transformers of 124M and 1.3B
 
-Variants take turns on the same model, so that a noisy machine is noisy for all of them; the ratio
-of a round is taken within the round, and the median over rounds is printed. On CUDA the guarded
+Variants alternate on the same model, so that other processes disturb all of them alike; the ratio
+is computed within each round, and the median over rounds is printed. On CUDA the guarded
 steps run under `torch.cuda.set_sync_debug_mode("error")`: a single wait for the device would raise.
 """
 
@@ -133,7 +133,7 @@ def clipped(training: Training) -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def guarded(training: Training) -> Iterator[Callable[[], None]]:
-    """Clipped, measured per tensor, judged, written to a run directory, seen by every check."""
+    """Gradients are clipped, measured per tensor, judged, recorded, and read by every check."""
     with tempfile.TemporaryDirectory() as folder:
         guard = Guard(training.model, training.optimizer, max_norm=MAX_NORM, run_dir=folder)
         batches = iter(guard(itertools.repeat(training.ids)))
@@ -148,7 +148,7 @@ def guarded(training: Training) -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def guarded_user_clip(training: Training) -> Iterator[Callable[[], None]]:
-    """The guard beside the user's own `clip_grad_norm_`."""
+    """The guard together with the user's own `clip_grad_norm_`."""
     with Guard(training.model, training.optimizer) as guard:
         assert guard.run_dir is None
         yield lambda: training.step(training.clip)
@@ -156,7 +156,7 @@ def guarded_user_clip(training: Training) -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def item_loop(training: Training) -> Iterator[Callable[[], None]]:
-    """What people write: a norm and an `.item()` per parameter, then `clip_grad_norm_`."""
+    """A common pattern: a norm and an `.item()` per parameter, then `clip_grad_norm_`."""
 
     def between() -> None:
         norms = {
@@ -172,7 +172,7 @@ def item_loop(training: Training) -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def histograms(training: Training) -> Iterator[Callable[[], None]]:
-    """As `wandb.watch` does: a 64-bin histogram of every gradient, brought to the host."""
+    """As `wandb.watch` does: a 64-bin histogram of every gradient, copied to the host."""
 
     def between() -> None:
         for parameter in training.model.parameters():
@@ -208,7 +208,7 @@ def measure(case: Case, device: str, variants: list[str]) -> dict[str, Any]:
 
 
 def measure_by_turns(case: Case, device: str, variants: list[str]) -> dict[str, Any]:
-    """On the CPU a step is long and the machine noisy: variants take turns at every single step."""
+    """On the CPU a step is long and timings are noisy: variants alternate at every step."""
     times: dict[str, list[float]] = {name: [] for name in variants}
     with contextlib.ExitStack() as stack:
         trainings = {name: Training(case, device) for name in variants}
@@ -236,7 +236,7 @@ def summary(case: Case, training: Training, times: dict[str, list[float]]) -> di
 
 
 def time_steps(step: Callable[[], None], case: Case, device: str, *, no_sync: bool) -> float:
-    """Seconds per step, after some to warm up: a guard looks more closely at the first 16."""
+    """Seconds per step, after a warm-up: a guard examines the first 16 steps more closely."""
     for _ in range(20 if no_sync else 2):
         step()
     synchronise(device)
@@ -296,8 +296,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", type=Path, help="write the numbers here")
-    parser.add_argument("--variants", default=",".join(VARIANTS), help="which to measure")
-    parser.add_argument("--only", default="", help="cases whose name holds this text")
+    parser.add_argument("--variants", default=",".join(VARIANTS), help="device to measure on")
+    parser.add_argument("--only", default="", help="cases whose name contains this text")
     options = parser.parse_args()
     variants = [name for name in VARIANTS if name in options.variants.split(",")]
     machine = (

@@ -1,12 +1,12 @@
-"""What an incident costs: a bad step that is run again, localised and put to trial, in steps.
+"""Cost of an incident: a bad step is re-run, located, and remedies are tested; measured in steps.
 
     python benchmarks/incident_cost.py                  # CPU: 10M parameters, 148 tensors
     python benchmarks/incident_cost.py --device cuda    # a transformer of 124M
 
-One training. Now and then a batch makes its loss NaN (a logarithm of 0 in one sample); the time
-from that step to the next batch is compared with the median step of the same run. Printed is the
-median over the incidents, with everything in it: the traced pass, the trials, the question whether
-batch or weights are guilty, and the incident's folder on disk.
+One training. Some batches make its loss NaN (a logarithm of 0 in one sample); the time from that
+step to the next batch is compared with the median step of the same run. Prints the median over the
+incidents, which includes everything: the traced pass, the tests of remedies, the passes that decide
+between batch and weights, and writing the incident's folder.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from headway import Guard, Policy
 EVERY = 12
 """Steps from one incident to the next."""
 LIMIT = 12.0
-"""Steps' time that an incident may take."""
+"""Maximum time of an incident, in steps."""
 
 
 def loss_of(logits: Tensor, targets: Tensor, worth: Tensor) -> Tensor:
-    """Cross entropy weighted by the logarithm of what a sample is worth."""
+    """Cross entropy weighted by the logarithm of each sample's weight."""
     each = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
     return (each.view_as(targets).mean(dim=1) * torch.log(worth)).mean()
 
@@ -65,7 +65,7 @@ def measure(device: str, incidents: int, run_dir: Path | None) -> dict[str, Any]
     guard.close()
     found = guard.explanations
     bad = [at for at in range(count) if is_bad(at)]
-    # What is found out about a step is paid for before the next, and on CUDA within it.
+    # The explanation of a step takes place before the next step, and on CUDA within it.
     usual = statistics.median(
         t for at, t in enumerate(times) if at not in bad and at - 1 not in bad
     )
@@ -86,7 +86,7 @@ def is_bad(at: int) -> bool:
 
 
 def worths(count: int, batch: int, device: str) -> Any:
-    """What each sample is worth; now and then one is worth nothing."""
+    """The weight of each sample; in some batches one weight is 0."""
     for at in range(count):
         worth = torch.full((batch,), 3.0, device=device)
         if is_bad(at):
@@ -107,7 +107,7 @@ def main() -> None:
     print(
         f"{result['case']}: a step takes {result['step_ms']} ms, an incident "
         f"{result['steps']} steps (limit {LIMIT:g}; each: {result['each']}, "
-        f"{result['passes']} passes); the op was named in {result['named']} and a cure found in "
+        f"{result['passes']} passes); the op was named in {result['named']} and a fix found in "
         f"{result['cured']} of {len(result['each'])}"
     )
     if args.json:

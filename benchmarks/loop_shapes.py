@@ -1,35 +1,33 @@
-"""Whether the line of a bad number is named whatever the loop looks like.
+"""How often the line of a bad number is named, for loops of many shapes.
 
     python benchmarks/loop_shapes.py [--only recursion] [--command check|run|fix] [--json FILE]
     python benchmarks/loop_shapes.py --set q     # the second set: its names begin with q
     python benchmarks/loop_shapes.py --set r     # the third set
+    python benchmarks/loop_shapes.py --set s     # the fourth set
 
 The scripts of corpus/origins: loops of many shapes, from a list comprehension to Lightning and
 two ranks, each with one bad number. The line where it originates carries the mark `# <- origin`,
-written before the script ran for the first time. Each runs unmodified, in a process of its own,
-once under `headway check` and once under `headway run`. A line is
-right if the first cause names it. Then `headway check --fix --unsafe` edits a copy: counted is how
-many scripts get an edit that a fresh run confirmed, and in how many of these no finding of a bad
-number is left. `--command healthy` does the same to the healthy version of each script
-(corpus/origins/healthy.toml), which must stay as it is.
+written before the script ran for the first time; a script may have a folder of its own name with
+more modules, and `Fix: none` in its docstring says that no edit of the source is a fix. Each runs
+unmodified, in a process of its own, once under `headway check` and once under `headway run`. A
+line is right if the first cause names it. Then `headway check --fix --unsafe` edits a copy:
+counted is how many scripts get an edit that a fresh run confirmed, and in how many of these no
+finding of a bad number is left. `--command healthy` does the same to the healthy version of each
+script (corpus/origins/healthy.toml), which must stay as it is.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import logging
-import multiprocessing
 import os
 import platform
-import runpy
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -43,25 +41,28 @@ else:
 import torch
 
 import headway
-from headway import registry
-from headway.config import Settings
-from headway.guard.script.guarded_run import run_guarded
-from headway.integrations.automatic import run_with_callbacks
-from headway.preflight.observers import all_observers
-from headway.preflight.runner import run_check
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "corpus" / "origins"
 MARK = "# <- origin"
 STEPS = 6
+RANK_STEPS = 3
 TOGETHER = "_ranks_"
 """In the name of a script for two ranks."""
 SECONDS = 240
 BAD_NUMBERS = {"HD101", "HD201", "HD301", "HD302", "HD303", "HD313", "HD501"}
 
 
-def marked_line(script: Path) -> int:
-    lines = script.read_text().splitlines()
-    return next(number for number, text in enumerate(lines, 1) if MARK in text)
+def marked_line(script: Path) -> tuple[str, int]:
+    """(file name, line) of the mark, in the script or in a module of its folder."""
+    for file in [script, *sorted(script.with_suffix("").glob("*.py"))]:
+        for number, text in enumerate(file.read_text().splitlines(), 1):
+            if MARK in text:
+                return file.name, number
+    raise LookupError(f"no line of {script} is marked")
+
+
+def is_fixable(script: Path) -> bool:
+    return "\nFix: none" not in script.read_text()
 
 
 def named_lines(report: dict[str, Any]) -> list[tuple[str, str | None, int | None]]:
@@ -82,66 +83,36 @@ def is_right(script: Path, report: dict[str, Any]) -> bool:
     if not placed:
         return False
     _, file, line = placed[0]
-    return Path(str(file)).name == script.name and line == marked_line(script)
+    return (Path(str(file)).name, line) == marked_line(script)
 
 
 def examine(script: Path, command: str) -> dict[str, Any]:
-    """The report as plain data."""
-    if TOGETHER in script.name:
-        return _on_ranks(script, command)
-    ours, theirs = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(
-        target=_run, args=(script, command, theirs)
-    )
-    process.start()
-    theirs.close()
-    try:
-        report: dict[str, Any] = json.loads(ours.recv()) if ours.poll(SECONDS) else {}
-    except EOFError:
-        report = {}
-    if process.is_alive():
-        process.terminate()
-    process.join()
-    return report or {"causes": [], "findings": []}
-
-
-def _run(script: Path, command: str, answer: Connection) -> None:
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        os.dup2(quiet, stream)
-    sys.argv = [str(script)]
-    torch.manual_seed(0)
-
-    def work() -> None:
-        runpy.run_path(str(script), run_name="__main__")
-
-    if command == "check":
-        report = run_check(work, max_steps=STEPS).report
-    else:
-        report = run_guarded(lambda: run_with_callbacks(work), settings=Settings()).report
-    answer.send(json.dumps(report.to_dict(), default=str))
-
-
-def _on_ranks(script: Path, command: str) -> dict[str, Any]:
-    """The report of two ranks."""
+    """The report of the command on the script, as plain data."""
+    ranks = TOGETHER in script.name
+    steps = ["--max-steps", str(RANK_STEPS if ranks else STEPS)] if command == "check" else []
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "report.json"
-        more = ["--max-steps", "3"] if command == "check" else []
-        subprocess.run(
+        done = subprocess.run(
             [
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-                *("--nproc-per-node", "2", "-m", "headway", command, "--format", "json", *more),
-                *("--out", folder, str(script)),
+                *_headway(script, command),
+                *("--format", "json", *steps, "--out", folder, str(script)),
             ],
-            stdout=out.open("w"),
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            text=True,
             timeout=SECONDS,
             check=False,
         )
-        text = out.read_text()
-    start = text.find("{")
-    report: dict[str, Any] = json.JSONDecoder().raw_decode(text[start:])[0] if start >= 0 else {}
+    start = done.stdout.find("{")
+    if start < 0:
+        return {"causes": [], "findings": []}
+    report: dict[str, Any] = json.JSONDecoder().raw_decode(done.stdout[start:])[0]
     return report
+
+
+def _headway(script: Path, command: str) -> list[str]:
+    """The command, on two ranks where the script needs them."""
+    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return [sys.executable, *(ranks if TOGETHER in script.name else ()), "-m", "headway", command]
 
 
 def has_tested_fix(report: dict[str, Any]) -> bool:
@@ -150,18 +121,24 @@ def has_tested_fix(report: dict[str, Any]) -> bool:
     return any(item["tested"] and item["cured"] for item in remedies)
 
 
+def _sources(folder: Path) -> dict[Path, str]:
+    return {file: file.read_text() for file in folder.rglob("*.py")}
+
+
 def fixed(script: Path, text: str | None = None) -> dict[str, Any]:
     """What `check --fix --unsafe` does to a copy of the script, or to this version of it."""
     text = script.read_text() if text is None else text
-    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    steps = "3" if TOGETHER in script.name else str(STEPS)
+    steps = str(RANK_STEPS if TOGETHER in script.name else STEPS)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / script.name
         copy.write_text(text)
+        if script.with_suffix("").is_dir():
+            shutil.copytree(script.with_suffix(""), copy.with_suffix(""))
+        before = _sources(Path(folder))
         done = subprocess.run(
             [
-                *(sys.executable, *(ranks if TOGETHER in script.name else [])),
-                *("-m", "headway", "check", "--fix", "--unsafe", "--max-steps", steps, str(copy)),
+                *_headway(script, "check"),
+                *("--fix", "--unsafe", "--max-steps", steps, str(copy)),
             ],
             capture_output=True,
             text=True,
@@ -169,7 +146,7 @@ def fixed(script: Path, text: str | None = None) -> dict[str, Any]:
             check=False,
             cwd=folder,
         )
-        edited = copy.read_text() != text
+        edited = _sources(Path(folder)) != before
         left = named_lines(examine(copy, "check")) if edited else []
     codes = sorted({code for code, _, _ in left} & BAD_NUMBERS)
     said = done.stdout.strip().splitlines()[-3:]
@@ -234,6 +211,7 @@ def measure(scripts: Sequence[Path], command: str) -> dict[str, Any]:
         "of": len(scripts),
         "wrong": wrong,
         "with a tested fix": len(scripts) - len(without),
+        "of those that have one": sum(is_fixable(script) for script in scripts),
         "without": without,
     }
 
@@ -242,15 +220,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="part of a script's name")
     parser.add_argument(
-        "--set", default="", choices=["", "o", "q", "r"], help="how the names begin"
+        "--set", default="", choices=["", "o", "q", "r", "s"], help="how the names begin"
     )
     parser.add_argument("--command", choices=["check", "run", "fix", "healthy"])
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    logging.getLogger("headway").setLevel(logging.ERROR)
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    registry.all_checks(), all_observers()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([sys.path[0], *([before] if before else [])])
     scripts = sorted(item for item in SCRIPTS.glob(f"{args.set}*.py") if args.only in item.name)
     found: dict[str, Any] = {}
     for command in [args.command] if args.command else ["check", "run", "fix"]:

@@ -15,9 +15,9 @@ On a GPU kernels do the work between the products; their first call takes a few 
 are not counted. "plain" is without them. Peak memory is what the step allocates beyond the
 features; it needs a GPU.
 
-Times are of one step after the other, each waited for. A small step is then the time the host
-takes to ask for it, and not the device's to do it. "on the device" leaves the host out: the step
-is recorded once as a CUDA graph, and replayed; the products likewise.
+Steps run one after the other, and each is waited for. The time of a small step is then the time
+that the host needs to launch it, not the time on the device. "on the device" excludes the host:
+the step is recorded once as a CUDA graph, and replayed; so are the products.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from headway.numerics import nway_contrastive
 
 N, D = 6, 512
 LIMIT = 2.0
-"""Times the products: the claim."""
+"""Claimed limit: time relative to the products."""
 SMALL = 4096
-"""Up to this batch the time without the host is told, too."""
+"""Largest batch for which the time on the device is measured, too."""
 TYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -64,7 +64,7 @@ class Bench:
         return time.perf_counter() - begun
 
     def measure(self, step: Callable[[], object]) -> tuple[float, int | None]:
-        """Median seconds and peak bytes beyond what was there. The first calls warm up."""
+        """Median seconds, and peak bytes beyond those allocated before. The first calls warm up."""
         self.once(step)
         peak = None
         if self.cuda:
@@ -219,7 +219,7 @@ def main() -> None:
             flush=True,
         )
 
-    def told(form: str, kind: str, batch: int, about: dict[str, Any], **options: Any) -> None:
+    def run_form(form: str, kind: str, batch: int, about: dict[str, Any], **options: Any) -> None:
         row = {"form": form, "type": kind, "batch": batch, **about}
         try:
             tell(**row, **bench.lines(batch, TYPES[kind], **options))
@@ -247,7 +247,7 @@ def main() -> None:
                 torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
                 if kind not in products:
                     products[kind] = bench.products(batch, TYPES[kind])
-                told(form, kind, batch, products[kind], **options)
+                run_form(form, kind, batch, products[kind], **options)
         print()
     torch.backends.cuda.matmul.allow_tf32 = False
 
@@ -256,7 +256,7 @@ def main() -> None:
         pairs = N * (N - 1) if score in ("leave-one-out", "pairwise") else N
         pairs = 2 * N if score in ("cosine", "distance") else pairs
         about = bench.products(batch, torch.float32, pairs)
-        told(f"lines {score}", "float32", batch, about, score=score)
+        run_form(f"lines {score}", "float32", batch, about, score=score)
 
     large = [row for row in rows if row.get("ratio") and row["batch"] == max(batches)]
     best = {

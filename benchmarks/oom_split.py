@@ -3,7 +3,7 @@
     python benchmarks/oom_split.py [-o result.json]
 
 Each model trains on four batches, of which the third is 16 times as large. Under a limit of the
-address space the script alone dies with the error of the CPU allocator; with "split" it finishes.
+address space the plain script fails with an error of the CPU allocator; with "split" it finishes.
 Its weights are compared with those of a run without a limit.
 """
 

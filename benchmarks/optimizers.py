@@ -1,4 +1,4 @@
-"""Whether a skipped step leaves no trace in the optimizers that people install.
+"""Whether a skipped step changes nothing, for the optimizers of torch and of PyPI packages.
 
     python benchmarks/optimizers.py [--only schedulefree lion_pytorch] [--json FILE]
 
@@ -74,7 +74,7 @@ def distribution(package: str) -> tuple[str, str]:
 
 
 def try_one(item: OutsideOptimizer) -> dict[str, Any]:
-    """What became of one optimizer."""
+    """The result for one optimizer."""
     name, version = distribution(item.package)
     row: dict[str, Any] = {"package": name, "version": version, "optimizer": item.name}
     begun = time.perf_counter()

@@ -1,11 +1,11 @@
-"""How well a bad step is explained: the set of origins, each as a training under the guard.
+"""How often a bad step is explained correctly: the set of origins, each as a guarded training.
 
     python benchmarks/origins.py                  # CPU: plain, bfloat16 and float16 autocast
     python benchmarks/origins.py --device cuda
 
 Small trainings of many kinds (tests/explain/origin_set), each with one bad step whose line, op,
-module, kind, samples and loss component are known, half of them with a -inf elsewhere that is
-meant. Printed is how many were told right, and how often the first remedy of the list cured.
+module, kind, samples and loss component are known, half of them with an intended -inf elsewhere.
+Prints how many were explained correctly, and how often the first remedy of the list cured the step.
 """
 
 from __future__ import annotations
@@ -33,24 +33,25 @@ from explain.origin_set.score import score, totals
 from headway.explain.explanation import Explanation
 
 OF_THE_STATE = ("carried-state",)
-"""What an earlier step left behind: advice, and nothing to be tried on this one."""
+"""Kinds of origin in an earlier step: there is advice, but no remedy to test on this step."""
 
 
 def measure(device: str, precision: torch.dtype | None) -> dict[str, Any]:
-    told: list[Explanation] = []
+    explanations: list[Explanation] = []
 
     def explain(case: Case) -> Explanation:
-        told.append(guarded(case))
-        return told[-1]
+        explanations.append(guarded(case))
+        return explanations[-1]
 
     marks = score(explain, [each for each in SCENARIOS if for_a_guard(each)], device, precision)
-    curable = [each for each in told if each.origin and each.origin.kind not in OF_THE_STATE]
+    located = [each for each in explanations if each.origin]
+    curable = [each for each in located if each.origin.kind not in OF_THE_STATE]
     first = [each for each in curable if each.trials and each.trials[0].tried == "cured"]
     return {
         **{name: list(counts) for name, counts in totals(marks).items()},
         "first remedy cures": [len(first), len(curable)],
-        "passes": statistics.median(each.passes for each in told),
-        "most passes": max(each.passes for each in told),
+        "passes": statistics.median(each.passes for each in explanations),
+        "most passes": max(each.passes for each in explanations),
     }
 
 

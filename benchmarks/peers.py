@@ -1,21 +1,21 @@
-"""headway beside its peers, on one corpus: what each finds, names, and gets wrong, and its cost.
+"""Compares headway with other tools on one corpus: faults found, causes, false alarms, and cost.
 
-    python benchmarks/peers.py --setup             # once: the peers, in environments of their own
+    python benchmarks/peers.py --setup             # once: installs the tools, in environments
     python benchmarks/peers.py                     # everything; writes results and docs/peers.md
-    python benchmarks/peers.py --set both          # the corpus proper too, not the blind set alone
+    python benchmarks/peers.py --set both          # the main corpus too, not only the blind set
     python benchmarks/peers.py --set public        # bugs from public threads; writes nothing
-    python benchmarks/peers.py --only trainpulse --limit 10        # a quick look; writes nothing
-    python benchmarks/peers.py --resume FILE.jsonl                 # go on where a run broke off
+    python benchmarks/peers.py --only trainpulse --limit 10        # a short run; writes nothing
+    python benchmarks/peers.py --resume FILE.jsonl                 # continue an interrupted run
     python benchmarks/peers.py --docs                              # docs/peers.md from the results
-    python benchmarks/peers.py --traps                             # scanners of files, on our traps
+    python benchmarks/peers.py --traps                             # file scanners, on our traps
 
-Every tool gets the same scripts and the same number of optimizer steps, in a process of its own,
-put in where its documentation says. Two rates are given: over all scripts, and over those the tool
-can run at all. A tool "spoke" when it said anything at its own level of warning or above; it
-"named the cause" when a rule that spoke means this fault (`means` in `peer_tools/`), for headway
-only when its first cause is the right one. The blind set is what is compared on by default: it was
-written by someone who knew no check, while headway was tuned on half of the corpus proper.
-Nothing here uses the network but `--setup`.
+Every tool gets the same scripts and the same number of optimizer steps, in a separate process,
+inserted where its documentation says. Two rates are given: over all scripts, and over those the
+tool can run at all. A tool "spoke" if it reported anything at its own level of warning or above; it
+"named the cause" if one of the rules that spoke means this fault (`means` in `peer_tools/`), for
+headway only if its first cause is the right one. By default the tools are compared on the blind
+set: its author did not know the checks, while headway was tuned on half of the main corpus.
+Only `--setup` uses the network.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def environment() -> dict[str, str]:
 
 
 def on_ranks(python: Path, tool: str, entry: Entry, job: dict[str, Any]) -> dict[str, Any]:
-    """A script of several ranks, under torchrun: what any rank said."""
+    """Run a script of several ranks under torchrun; returns the answer of one rank."""
     with tempfile.TemporaryDirectory() as folder:
         job = {**job, "out": f"{folder}/answer"}
         command = [str(python), "-m", "torch.distributed.run", "--standalone"]
@@ -119,7 +119,7 @@ def on_ranks(python: Path, tool: str, entry: Entry, job: dict[str, Any]) -> dict
         found = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("answer*"))]
         if not found:
             return {"state": "broke", "alarms": [], "why": "no rank answered"}
-        # A rank whose neighbour has stopped fails for that reason alone.
+        # A rank fails if another one has stopped, so prefer an answer with alarms.
         best = next((item for item in found if item["alarms"]), None)
         best = best or next((item for item in found if item["state"] == "ran"), found[0])
         return {**best, "seconds": round(time.perf_counter() - began, 2)}
@@ -184,7 +184,7 @@ def run_corpus(
 
 
 class Book:
-    """Results as they come: a line each, so that a broken-off run has lost nothing."""
+    """Results, appended to a file one by one, so that an interrupted run can be resumed."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -192,26 +192,26 @@ class Book:
         self.lock = threading.Lock()
         if path is not None and path.is_file():
             rows = [json.loads(line) for line in path.read_text().splitlines()]
-            # A busy machine may have been too slow for one; it gets another turn.
+            # A busy machine may have been too slow for a script: run it again.
             self.rows = [row for row in rows if row["state"] != "too slow"]
 
     def write(self, row: dict[str, Any]) -> None:
         row = json.loads(
             json.dumps(row).replace(f"{ROOT}/", "")
-        )  # whose folder it was is no result
+        )  # paths of this machine are not part of the result
         with self.lock:
             self.rows.append(row)
             if self.path is not None:
                 with self.path.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")
-        said = ", ".join(row.get("rules", [])) or row.get("told", "")
+        rules = ", ".join(row.get("rules", [])) or row.get("told", "")
         why = " " + str(row.get("why", "")).strip().rpartition("\n")[2][:160]
         place = f"{row['tool']:16} {row.get('file', row['part'])}"
-        print(f"{place}: {row['state']} {said}{why if row.get('why') else ''}", flush=True)
+        print(f"{place}: {row['state']} {rules}{why if row.get('why') else ''}", flush=True)
 
 
 def apart(script: str, python: Path, book: Book, *more: str) -> None:
-    """A part of the comparison that is a script of its own and prints rows of JSON."""
+    """Run a part of the comparison that is a separate script and prints rows of JSON."""
     command = [str(python), str(HERE / "peer_tools" / script), *more]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
         assert process.stdout is not None
@@ -235,16 +235,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--setup", action="store_true", help="make the environments of the peers")
+    parser.add_argument("--setup", action="store_true", help="create the environments of the tools")
     parser.add_argument("--docs", action="store_true", help="write docs/peers.md from the results")
-    parser.add_argument("--traps", action="store_true", help="scanners of files, on our own traps")
+    parser.add_argument("--traps", action="store_true", help="run file scanners on our own traps")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv-peers")
     parser.add_argument("--only", action="append", choices=[*TOOLS, *PARTS[1:]])
-    parser.add_argument("--limit", type=int, help="so many scripts of each set")
+    parser.add_argument("--limit", type=int, help="maximum number of scripts of each set")
     parser.add_argument("--script", default="", help="part of a script's name")
     parser.add_argument("--set", choices=["blind", "proper", "both", "public"], default="blind")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
-    parser.add_argument("--resume", type=Path, help="the lines of a run that was broken off")
+    parser.add_argument("--resume", type=Path, help="the file of an interrupted run")
     args = parser.parse_args()
     pythons = setup.pythons(args.venv)
     if args.setup:
@@ -254,7 +254,7 @@ def main() -> None:
         page.write(ROOT, page.latest(RESULTS))
         return
     if not pythons["main"].exists():
-        print("the peers are not installed; once: python benchmarks/peers.py --setup")
+        print("the tools are not installed; run: python benchmarks/peers.py --setup")
         return
     if args.traps:
         traps.run(pythons["main"], ROOT, RESULTS)
@@ -271,14 +271,14 @@ def main() -> None:
             book.write(row)
 
     began = time.perf_counter()
-    # Times first, while nothing else runs.
+    # Measure times first, while nothing else runs.
     seen = {row["part"] for row in book.rows}
     for part in ("overhead", "checkpoints"):
         if part not in seen and (not args.only or part in args.only):
             apart(f"{part}.py", pythons["main"], book)
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(one, names))
-    # Of a run that was broken off, the time is not known.
+    # The total time of a resumed run is not known.
     minutes = None if args.resume else round((time.perf_counter() - began) / 60, 1)
     record = {**header(pythons, args.jobs), "minutes": minutes, "rows": book.rows}
     print()

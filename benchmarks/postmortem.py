@@ -1,12 +1,12 @@
-"""What looking after a run costs: checkpoints, long logs, event files.
+"""Time and memory of a post-mortem: checkpoints, long logs, event files.
 
     python benchmarks/postmortem.py [--part scan] [--gigabytes 2] [--rows 1000000] [--json FILE]
 
 `scan`: a checkpoint of float32 weights and Adam's moments, some of it bfloat16, in the page cache.
 Three ways, each in a fresh process: reading the bytes in the same chunks; headway's scan, whole
 (open, locate, measure every tensor); `torch.load(mmap=True)` and `isfinite` of every tensor. The
-first ratio leaves out the start of the interpreter, the second includes it and the imports, as a
-person waiting for the answer would.
+first ratio excludes the start of the interpreter; the second includes it and the imports, as a
+user experiences it.
 
 `log`: a JSON-lines log of a million steps with four numbers each and a NaN near the end. Parsing it
 alone (`json.loads` of every line) against the diagnosis, whole: reading, screening, every check.
@@ -115,7 +115,7 @@ def make_checkpoint(path: str, gigabytes: float) -> None:
 
 
 def make_log(path: Path, rows: int) -> int:
-    """A long healthy run that turns NaN; the step at which it does."""
+    """A long healthy run that becomes NaN; returns the step at which it does."""
     rng = random.Random(0)
     bad = rows - rows // 50
     with open(path, "w") as file:
@@ -129,7 +129,7 @@ def make_log(path: Path, rows: int) -> int:
 
 
 def timed(program: str, path: Path, *others: str) -> tuple[float, float, float]:
-    """(seconds within, seconds in all, peak megabytes) of a program in a process of its own."""
+    """(seconds inside, total seconds, peak megabytes) of a program in a separate process."""
     environment = {**os.environ, "PYTHONPATH": SRC}
     began = time.perf_counter()
     done = subprocess.run(
@@ -217,7 +217,7 @@ def log(options: argparse.Namespace) -> dict[str, Any]:
 def event_file(options: argparse.Namespace) -> dict[str, Any]:
     """An event file, against TensorBoard's own reader."""
     if importlib.util.find_spec("tensorboard") is None:
-        print("tensorboard is not installed: left out")
+        print("tensorboard is not installed: skipped")
         return {"kept": True, "left_out": "tensorboard is not installed"}
     sys.path.insert(0, SRC)
     import tensorboard_reading

@@ -6,11 +6,11 @@
 
 `~/clones` holds clones of the repositories, as `owner/name`, `owner+name/repo` (bare) or `name`.
 `corpus/public/scripts.toml` lists repository, commit, script, arguments, and who makes the data;
-the code itself is not stored here. Each script is copied out at its commit and runs three times:
+the code itself is not stored here. Each script is checked out at its commit and runs three times:
 plain, under `run`, and under `check`. It is unharmed if it ends with the same status and prints
-the same (a script without a seed: the same but for the numbers). What `check` says at warning or
-above is a known finding if the manifest lists it, otherwise it has to be looked at: a false alarm,
-or a defect of the script that nobody had seen.
+the same (for a script without a seed, numbers may differ). A finding of `check` at warning or above
+is known if the manifest lists it; otherwise it needs to be inspected: it is a false alarm, or a
+defect of the script that was not known.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ TIMES = re.compile(
 
 @dataclass(frozen=True)
 class Script:
-    """A public script, and what is known of it."""
+    """A public script, and its known findings."""
 
     repository: str
     commit: str
     script: str
     folder: str = ""
-    """Where it is started; its own folder if empty."""
+    """Working directory; its own folder if empty."""
     copy: tuple[str, ...] = ()
     """Folders of the repository that it needs; its own if empty."""
     arguments: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class Script:
     """Data makers and the folders they write to, relative to where it is started."""
     steps: int = 20
     seeded: bool = True
-    """False: it draws random numbers from a source that no seed reaches, or prints the time."""
+    """False: it draws random numbers that no seed controls, or prints the time."""
     path: tuple[str, ...] = ()
     """Folders of the repository on PYTHONPATH."""
     needs: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ def clone_of(clones: Path, repository: str) -> Path | None:
 
 
 def copy_out(clone: Path, item: Script, to: Path) -> str:
-    """The files that a script needs, as they are in its commit. What is wrong, if anything is."""
+    """Check out the files that a script needs; returns an error message, or ""."""
     inside = item.copy or (str(Path(item.script).parent),)
     listed = _git(clone, "ls-tree", "-r", "--name-only", item.commit, "--", *inside)
     if listed.returncode or not listed.stdout:
@@ -119,7 +119,7 @@ def _git(clone: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def run_script(item: Script, checkout: Path, *before: str) -> tuple[int | None, str, str]:
-    """Exit status (None: too slow), what it printed, what it wrote to stderr."""
+    """Exit status (None: too slow), stdout and stderr."""
     start = checkout / (item.folder or str(Path(item.script).parent))
     for who, where in item.data:
         MAKERS[who](start / where)
@@ -210,7 +210,7 @@ def _comparable(text: str, item: Script) -> list[str]:
 
 
 def judge(item: Script, clones: Path) -> dict[str, Any]:
-    """One script: unharmed or not, and what `check` says of it."""
+    """One script: whether it is unharmed, and the findings of `check`."""
     row: dict[str, Any] = {
         "repository": item.repository,
         "commit": item.commit,
@@ -310,13 +310,13 @@ def _told(row: dict[str, Any]) -> str:
     if row["state"] != "ran":
         return f"{place}: {row['state']}"
     equal = "equal numbers" if row["equal numbers"] else "other numbers"
-    told = [
+    parts = [
         f"unharmed, {equal}" if row["unharmed"] else f"HARMED {row['statuses']} {row['missing']!r}"
     ]
-    told += [f"known {code}" for code in row["known"]]
-    told += [f"not found {code}" for code in row["missed"]]
-    told += [f"look at {text[:150]}" for text in row["to look at"]]
-    return f"{place}: {'; '.join(told)}"
+    parts += [f"known {code}" for code in row["known"]]
+    parts += [f"not found {code}" for code in row["missed"]]
+    parts += [f"look at {text[:150]}" for text in row["to look at"]]
+    return f"{place}: {'; '.join(parts)}"
 
 
 if __name__ == "__main__":

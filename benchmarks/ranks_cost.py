@@ -1,14 +1,14 @@
-"""What many ranks cost: messages, bytes, files, memory, at 2 and 4 ranks measured, beyond that
-simulated.
+"""Cost of many ranks: messages, bytes, files and memory; measured for 2 and 4 ranks, simulated for
+more.
 
     python benchmarks/ranks_cost.py [--json FILE] [--files 1000] [--quick]
 
 1. Real processes (gloo): a DDP step, the same with the one reduction the guard adds, and a guarded
-   one, in turns, in one run. Bytes and messages are those the kernel counts for the process.
-2. 8, 1,000 and 16,000 ranks: the reduction event by event (`_reductions.py`) against the closed
-   form, next to that of the gradients; and what the table costs the host once it has arrived.
+   one, alternating in one run. Bytes and messages are those the kernel counts for the process.
+2. 8, 1,000 and 16,000 ranks: the simulated reduction (`_reductions.py`) against the closed form,
+   compared with that of the gradients; and the host time for reading the table.
 3. A run directory of many ranks, with a line per step from every rank and as written by default:
-   files, bytes, and what `headway diagnose` needs to read it under a limit of 256 open files.
+   files, bytes, and time and memory of `headway diagnose` with at most 256 open files.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ OPEN_FILES = 256
 
 
 def counted() -> tuple[int, int]:
-    """(messages, bytes) this process has written so far: to sockets, for it has no open file."""
+    """(messages, bytes) this process has written so far, all to sockets: it has no open files."""
     fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(fields["syscw"]), int(fields["wchar"])
 
@@ -70,7 +70,7 @@ def net() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def worker(rank: int, world: int, meeting: str, steps: int) -> None:
-    """One rank: the variants of a step in turns; rank 0 prints what they took."""
+    """One rank: the variants of a step alternate; rank 0 prints their times."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
     batch = torch.randn(128, 256)
@@ -121,7 +121,7 @@ def measure(world: int, steps: int) -> dict[str, Any]:
         ]
         said = [rank.communicate(timeout=600)[0] for rank in ranks]
     result: dict[str, Any] = json.loads(said[0])
-    # Without the headers and handshakes of gloo, which are most of so short a message.
+    # Without the headers and handshakes of gloo, which dominate such short messages.
     result["payload_bytes"] = ring(world, FLOAT * result["floats"], NETWORK).sent / world
     return result
 
@@ -162,7 +162,7 @@ def simulate(ranks: int) -> dict[str, Any]:
 
 
 def host(ranks: int) -> tuple[float, int]:
-    """(µs, bytes) that reading the whole table costs the host: as numbers, in rows."""
+    """Host time (µs) and memory (bytes) for reading the whole table as rows of numbers."""
     table = torch.rand(TableLayout(ranks, 0).floats)
     spent = []
     for _ in range(20):
@@ -246,7 +246,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--json", type=Path, help="write the numbers here")
     parser.add_argument("--files", type=int, default=1000, help="ranks of the run directory")
-    parser.add_argument("--quick", action="store_true", help="fewer steps, for a first look")
+    parser.add_argument("--quick", action="store_true", help="fewer steps, for a quick run")
     parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:

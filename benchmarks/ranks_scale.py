@@ -1,10 +1,10 @@
-"""What a guard adds from 8 to 4,096 ranks: collectives, bytes, sockets, files.
+"""Cost that a guard adds for 8 to 4,096 ranks: collectives, bytes, sockets, files.
 
     python benchmarks/ranks_scale.py [--measure 2 4 8 16 64] [--json FILE] [--write]
 
-Measured with real processes (gloo, DDP, one of them per rank) up to the sizes asked for, by formula
-beyond. A formula that differs from a measurement stops the script. `--write` puts the table into
-docs/ranks.md.
+Measured with real processes (gloo, DDP, one process per rank) for the sizes of `--measure`, and by
+formula for others. The script stops if a formula differs from a measurement. `--write` writes the
+table to docs/ranks.md.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def formula(size: int) -> dict[str, Any]:
 
 
 def compare(found: dict[str, Any]) -> None:
-    """Stop where a formula differs from what real processes did."""
+    """Stop if a formula differs from the measurement with real processes."""
     expected, sockets_of = formula(found["ranks"]), found["sockets"]
     same = {
         "one collective a good step": sum(found["good_step"].values()) == 1,

@@ -1,24 +1,24 @@
-"""What becomes of a training that receives bad batches, with and without protection.
+"""How a training with bad batches ends, with and without protection.
 
     python benchmarks/recovery.py               # about three minutes on two cores
     python benchmarks/recovery.py --json FILE
 
-A small transformer learns a synthetic language. In place of good batches it gets, past every rule's
-warm-up and at steps drawn by the seed,
+A small transformer learns a synthetic language. After the warm-up of every rule, at steps that the
+seed determines, some good batches are replaced by
 
 - spikes: single batches with random targets and a loss a thousand times too large;
-- poison: single batches that make a NaN, every other one in the gradient alone, as the square root
-  of an empty sum does, with a loss that looks fine;
+- poison: single batches that produce NaN, every other one only in the gradient, as the square root
+  of an empty sum does, with a finite loss;
 - a bad stretch: twenty batches in a row with random targets, of ordinary size;
-- bad memory: one weight turns infinite between two steps;
-- all of it.
+- bad memory: one weight becomes infinite between two steps;
+- all of these.
 
-The same model, data and faults for every rule; `loss`, the one on held-out text at the end, is the
-median over seeds of the runs that lived. `lost`: how many steps before its end a clean run under
-the same rule was that good. `held`: updates held back. `dead`: runs whose weights are not finite at
-the end. `time`: processor time of a step, of that with nothing; the model is tiny, so it shows
-fixed costs at their worst (`guard_overhead.py` has them on a real one). Other people's rules are in
-`_published.py`, as they published them.
+Model, data and faults are the same for every rule. `loss`: the held-out loss at the end, median
+over the seeds whose runs stayed finite. `lost`: how many steps before its end a clean run under the
+same rule had that loss. `held`: skipped updates. `dead`: runs whose weights are not finite at the
+end. `time`: processor time of a step, relative to a step without a rule; the model is tiny, so
+fixed costs are large (`guard_overhead.py` measures a larger one). The published rules are in
+`_published.py`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ import headway
 SYMBOLS, LENGTH, BATCH = 12, 24, 16
 RATE, BETAS = 3e-3, (0.9, 0.95)
 LOOK_EVERY = 10
-"""Steps between two looks at the weights, and at the held-out loss of a clean run."""
+"""Steps between two checks of the weights, and of the held-out loss of a clean run."""
 
 
 # The language, and what is done to it.
@@ -61,15 +61,15 @@ class Batch(NamedTuple):
     tokens: Tensor
     targets: Tensor
     weight: float = 1.0
-    """What the loss is multiplied by."""
+    """Factor of the loss."""
     empty_root: bool = False
     """Whether the square root of an empty sum is added to the loss: 0, with a gradient of NaN."""
     flips_a_bit: bool = False
-    """Whether a weight turns infinite before it, as a bad memory cell makes it."""
+    """Whether a weight becomes infinite before this batch, as a bad memory cell causes it."""
 
 
 class Language:
-    """Text in which the last two symbols decide, nearly, what comes next."""
+    """Text in which the last two symbols nearly determine the next one."""
 
     def __init__(self, seed: int) -> None:
         self.random = torch.Generator().manual_seed(seed)
@@ -90,7 +90,7 @@ class Language:
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is trained, and how much goes wrong."""
+    """Number of steps, and number of faults."""
 
     steps: int = 300
     first_fault: int = 110
@@ -105,7 +105,7 @@ QUICK = Scale(steps=40, first_fault=22, spikes=2, poisoned=2, stretch=3, width=1
 
 
 def spoil(scenario: str, language: Language, batches: list[Batch], scale: Scale) -> None:
-    """Put the faults of a scenario in the place of good batches."""
+    """Replace good batches by the faults of a scenario."""
     span = scale.steps - scale.first_fault - 2 * scale.stretch
     drawn = (torch.randperm(span, generator=language.random) + scale.first_fault).tolist()
     if scenario in ("spikes", "all"):
@@ -135,12 +135,12 @@ def loss_of(model: nn.Module, batch: Batch) -> Tensor:
 
 @dataclass
 class Training:
-    """A model, its optimizer, and what a rule does between backward and step."""
+    """A model, its optimizer, and the code of a rule between backward and step."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     before_step: Callable[[Tensor], bool] = lambda loss: True
-    """Clip; False: leave the step out."""
+    """Clip; False: skip the step."""
     feed: Callable[[Iterable[Batch]], Iterable[Batch]] = lambda batches: batches
     held: Callable[[], int] = lambda: 0
 
@@ -165,7 +165,7 @@ def clipped(model: nn.Module) -> Iterator[Training]:
 
 @contextlib.contextmanager
 def by_hand(model: nn.Module, *, by_norm: bool) -> Iterator[Training]:
-    """What people write: skip a loss, or a norm, that is not finite; clip the rest."""
+    """A common pattern: skip a non-finite loss or norm, and clip the rest."""
     held = 0
 
     def check(loss: Tensor) -> bool:
@@ -231,7 +231,7 @@ class Outcome:
     step_ms: float
     halted: bool = False
     curve: list[float] = field(default_factory=list)
-    """Held-out losses on the way, every `LOOK_EVERY` steps, of a clean run."""
+    """Held-out losses of a clean run, every `LOOK_EVERY` steps."""
 
     @property
     def dead(self) -> bool:
@@ -241,7 +241,7 @@ class Outcome:
 def carry_out(
     rule: str, batches: list[Batch], held_out: Batch, scale: Scale, seed: int, *, curve: bool
 ) -> Outcome:
-    """One training under a rule, with its held-out losses on the way if they are wanted."""
+    """One training under a rule, optionally with its held-out losses during the run."""
     torch.manual_seed(seed)
     model = Transformer(scale.layers, scale.width, 2, SYMBOLS, LENGTH)
     with torch.no_grad():
@@ -269,7 +269,7 @@ def carry_out(
                 times.append(time.process_time() - began)
                 if number % LOOK_EVERY == 0:
                     if not torch.isfinite(model.tokens.weight).all():
-                        break  # such weights nothing brings back
+                        break  # such weights cannot recover
                     if curve:
                         losses.append(held_out_loss(model, held_out))
                 began = time.process_time()
@@ -277,7 +277,7 @@ def carry_out(
             halted = True
         held = training.held()
     final = held_out_loss(model, held_out)
-    # The quicker steps: the slow ones are other programs'.
+    # The faster steps: slow ones are disturbed by other processes.
     step_ms = 1e3 * statistics.quantiles(times, n=5)[0]
     return Outcome(final, held, step_ms, halted, [*losses, final])
 
@@ -355,7 +355,7 @@ def show(scenario: str, rows: dict[str, Any], seeds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="a few seconds' worth")
+    parser.add_argument("--quick", action="store_true", help="a run of a few seconds")
     parser.add_argument("--json", type=Path, help="write the numbers here")
     options = parser.parse_args()
     torch.set_num_threads(1)  # the model is too small for more

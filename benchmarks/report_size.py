@@ -1,26 +1,25 @@
-"""A long run as one page: how large, how long, and whether one bad step in a million is still seen.
+"""The report of a long run: its size, its time, and whether it shows one bad step in a million.
 
     python benchmarks/report_size.py [--steps 1000000] [--tensors 300] [--every 100] [--one-by-one]
                                      [--json FILE]
 
-Writes a run directory of that many steps; every so many of them carry a gradient norm and an update
-ratio of each tensor. One loss is NaN, and at another step one tensor's gradient and the global norm
-jump. Then, in one run:
+Writes a run directory with `--steps` steps; every `--every` steps it has a gradient norm and an
+update ratio of each tensor. One loss is NaN, and at another step one tensor's gradient and the
+global norm jump. Then, in one run:
 
-`parse`     `json.loads` of every line, and nothing else: what everything below is measured against.
+`parse`     `json.loads` of every line, and nothing else: the reference for everything below.
 `report`    diagnosis and page, in a fresh process: time, peak memory, size; whether both bad steps
             are found and are in the data of the page.
-`live`      the charts of the live page for the same run, never read before: how long until there is
-            a first picture, until the exact one, and for a zoom.
+`live`      the charts of the live page for the same run, never read before: the time to the first
+            chart, to the exact one, and for a zoom.
 `usable`    with node and a Chromium (`make test-browser` installs them): seconds until the report
             is drawn in a browser and answers a key.
-`one_by_one` (with --one-by-one; minutes): the diagnosis and the charts with every step handed to
-            every check as a record of its own, which is how it was done before, and whether it
-            finds the same.
+`one_by_one` (with --one-by-one; minutes): the diagnosis and the charts with every step passed to
+            every check as a separate record, as earlier versions did, and whether it finds the
+            same.
 
-Seconds are those of a clock; `cpu` those the process was at work, which other work on the machine
-hardly changes: limits hold for these. A browser is several processes: there it is the clock, and
-the best of five times.
+Seconds are wall time; `cpu` is processor time, which other processes hardly affect: limits apply to
+it. A browser is several processes, so its figure is wall time, the best of five runs.
 """
 
 from __future__ import annotations
@@ -51,11 +50,11 @@ FIRST_LEVEL, BAD_LEVEL = 3, 2
 
 
 MACHINE = ("process_cpu_cores", "host_memory_used_bytes", "gpu_busy_share", "gpu_power_w")
-"""Some of the signals about the machine; they come with the looks at the layers."""
+"""Some of the signals about the machine; written with the measurements of the layers."""
 
 
 def make_run(folder: Path, steps: int, tensors: int, every: int) -> tuple[int, int]:
-    """Write the run; the steps of the NaN and of the spike."""
+    """Write the run; returns the steps of the NaN and of the spike."""
     nan_at, spike_at = steps * 3 // 7, steps * 5 // 7
     spike_at -= spike_at % every
     names = [f"layers.{number}.weight" for number in range(tensors)]
@@ -75,7 +74,7 @@ def make_run(folder: Path, steps: int, tensors: int, every: int) -> tuple[int, i
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.json").write_text(json.dumps(header))
-    # A few lines of columns, used over and over: what is in them does not change what they cost.
+    # A few lines of columns are reused: their values do not affect the time.
     norms = [
         ",".join(f"{0.01 + 0.002 * ((7 * at + turn * 3) % 11):.6g}" for at in range(tensors))
         for turn in range(8)
@@ -123,12 +122,12 @@ _PARSE = """
 with open(path / "steps.rank0.jsonl", "rb") as file:
     for line in file:
         json.loads(line)
-told = {}
+figures = {}
 """
 _REPORT = """
 report = headway.diagnose(path)
 report.to_html(out)
-told = {"codes": [[item.code, item.step] for item in report.findings][:5], "notes": report.notes}
+figures = {"codes": [[item.code, item.step] for item in report.findings][:5], "notes": report.notes}
 """
 _LIVE = """
 from headway.rundir.live_charts import LiveCharts
@@ -141,15 +140,15 @@ def measured(first=None, last=None):
     return [round(time.process_time() - at_work, 3), round(time.perf_counter() - begun, 3)]
 
 timeline = LiveCharts(RunDir(path))
-told = {"[cpu, seconds]": "of each", "first_picture": measured()}
+figures = {"[cpu, seconds]": "of each", "first_picture": measured()}
 begun = time.perf_counter()
 while timeline.read(1.0):
     pass
-told["read_whole"] = round(time.perf_counter() - begun, 1)
+figures["read_whole"] = round(time.perf_counter() - begun, 1)
 end = timeline.end
-told["whole"] = measured()
-told["zoom"] = max(measured(at, at + 50_000) for at in (0, end // 3, end // 2, end - 50_000))
-told["close_zoom"] = max(measured(at, at + 1000) for at in (0, end // 3, end // 2, end - 1000))
+figures["whole"] = measured()
+figures["zoom"] = max(measured(at, at + 50_000) for at in (0, end // 3, end // 2, end - 50_000))
+figures["close_zoom"] = max(measured(at, at + 1000) for at in (0, end // 3, end // 2, end - 1000))
 """
 _ONE_BY_ONE = """
 from headway.rundir.chart_data import build_charts
@@ -160,7 +159,7 @@ engine = Engine()
 engine.run(RunDir(path).records())
 diagnosed = time.process_time() - at_work
 build_charts(RunDir(path).records())
-told = {"codes": [[item.code, item.step] for item in engine.findings][:5],
+figures = {"codes": [[item.code, item.step] for item in engine.findings][:5],
         "diagnose_cpu": round(diagnosed, 1)}
 """
 _MEASURED = """
@@ -171,16 +170,16 @@ headway.registry.all_checks()
 path, out = Path(sys.argv[1]), sys.argv[2]
 begun, at_work = time.perf_counter(), time.process_time()
 {work}
-told["seconds"] = round(time.perf_counter() - begun, 1)
-told["cpu"] = round(time.process_time() - at_work, 1)
-told["peak_megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+figures["seconds"] = round(time.perf_counter() - begun, 1)
+figures["cpu"] = round(time.process_time() - at_work, 1)
+figures["peak_megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 assert "torch" not in sys.modules
-print(json.dumps(told))
+print(json.dumps(figures))
 """
 
 
 def measured(work: str, run: Path, out: Path) -> dict[str, Any]:
-    """What a piece of work costs in a process of its own."""
+    """Time and memory of a piece of work in a separate process."""
     code = _MEASURED.replace("{work}", work)
     done = subprocess.run(
         [sys.executable, "-c", code, str(run), str(out)],
@@ -189,12 +188,12 @@ def measured(work: str, run: Path, out: Path) -> dict[str, Any]:
         text=True,
         check=True,
     )
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
 
 
 def usable(page: Path) -> dict[str, float] | None:
-    """Seconds until a browser has drawn the page and answers; None where there is none."""
+    """Seconds until a browser has drawn the page and answers; None without a browser."""
     script = Path(__file__).resolve().parents[1] / "tests" / "browser" / "usable.mjs"
     if shutil.which("node") is None or not (script.parent / "node_modules").is_dir():
         return None
@@ -205,9 +204,9 @@ def usable(page: Path) -> dict[str, float] | None:
         )
         if done.returncode:
             return None
-        told: dict[str, float] = json.loads(done.stdout)
-        if best is None or told["answered"] < best["answered"]:
-            best = told
+        figures: dict[str, float] = json.loads(done.stdout)
+        if best is None or figures["answered"] < best["answered"]:
+            best = figures
     return best and {name: round(seconds, 2) for name, seconds in best.items()}
 
 
@@ -215,7 +214,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--tensors", type=int, default=300)
-    parser.add_argument("--every", type=int, default=100, help="steps from one look to the next")
+    parser.add_argument("--every", type=int, default=100, help="steps between measurements")
     parser.add_argument("--one-by-one", action="store_true", help="the slow way as well")
     parser.add_argument("--json", type=Path, default=None, help="write the result here too")
     args = parser.parse_args()

@@ -2,8 +2,8 @@
 
     python benchmarks/restart_soak.py --minutes 30 --every 20
 
-A random rank is killed every 20 seconds for 30 minutes; then the run is told at which step to end,
-and an undisturbed run makes as many steps. Prints the number of kills, the steps that were
+A random rank is killed every 20 seconds for 30 minutes; then the run gets its last step, and an
+undisturbed run takes the same number of steps. Prints the number of kills, the steps that were
 compared, and how many losses differ: every loss of every rank must be equal to that of the
 undisturbed run, bit for bit, and so must the final weights.
 """
@@ -27,7 +27,7 @@ from typing import Any
 
 RANKS = 2
 PROGRESS = 15
-"""Steps between two kills, at least."""
+"""Minimum number of steps between two kills."""
 NOTICE = 100
 """Steps between the order to end the run and its last step, so that every rank knows it in time."""
 
@@ -77,12 +77,12 @@ def work(folder: Path, pause: float) -> None:
 
 
 def last_step(folder: Path) -> float:
-    """Where the run is to end; infinite until it is told."""
+    """The last step of the run; infinite until it is set."""
     return float(_read(folder / "last_step") or "inf")
 
 
 def end_at(folder: Path, step: int) -> None:
-    """Tell the ranks of a run where to end."""
+    """Set the last step of a run, for all its ranks."""
     (folder / "last_step.new").write_text(str(step))
     (folder / "last_step.new").rename(folder / "last_step")
 
@@ -104,14 +104,14 @@ def steps_made(folder: Path) -> int:
 
 
 def disturb(folder: Path, process: subprocess.Popen[bytes], minutes: float, every: float) -> int:
-    """Kill a random rank every so often; the number of kills."""
+    """Kill a random rank at regular intervals; returns the number of kills."""
     rng, kills, began = random.Random(0), 0, time.monotonic()
     while process.poll() is None and time.monotonic() - began < 60 * minutes:
         deadline, before = time.monotonic() + every, steps_made(folder)
         while process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.1)
-        # A restart takes a while: the next kill must meet a run that trains again, or it would
-        # never come as far as its next snapshot.
+        # A restart takes a while: the next kill must come when the run trains again, otherwise it
+        # would never reach its next snapshot.
         while process.poll() is None and steps_made(folder) < before + PROGRESS:
             time.sleep(0.1)
         if process.poll() is None:

@@ -1,13 +1,13 @@
-"""What the guard costs in small trainings: `headway run` and `Guard` against the plain script.
+"""Cost of the guard in small trainings: `headway run` and `Guard` against the plain script.
 
     python benchmarks/small_models.py                        # all trainings
-    python benchmarks/small_models.py --only gan             # those whose name holds this text
+    python benchmarks/small_models.py --only gan             # those whose name contains this text
     python benchmarks/small_models.py --before ../old/src    # the same, and another source tree
 
 The trainings of `_small_trainings.py` have the shape of public example scripts. Each variant is a
-process of its own, so that a plain step passes nothing of ours; they take turns, a few steps each,
-and only one works at a time. The processor time of a round is divided by that of the plain variant
-in the same round, and the median over rounds is printed. It is the time of all threads, after the
+separate process, so that a plain step runs none of our code; they alternate, a few steps each, and
+only one runs at a time. The processor time of a round is divided by that of the plain variant in
+the same round, and the median over rounds is printed. It is the time of all threads, after the
 first steps.
 
 The counts are exact: Python opcodes, Python calls and files of ours per step, beyond those of the
@@ -36,7 +36,7 @@ from _small_trainings import TRAININGS
 
 HERE = Path(__file__).resolve()
 WARM_UP = 40
-"""Steps before the first that is measured: a guard looks more closely at the first 16."""
+"""Steps before the first measured one: a guard examines the first 16 more closely."""
 COUNTED = 64
 ROUND_S = 0.03
 """Processor time of the plain variant in one round, about."""
@@ -65,7 +65,7 @@ class Counter:
 
 
 class PipeSession:
-    """Makes as many steps as the other end of a pipe asks for, and answers what they cost."""
+    """Runs the number of steps requested through a pipe, and answers with their cost."""
 
     def __init__(self, commands: Any, answers: Any, folder: str | None) -> None:
         """`folder`: where a `Guard` records; None for the plain script and for `run`."""

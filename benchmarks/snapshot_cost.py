@@ -1,11 +1,11 @@
-"""What snapshots cost: guarded steps with a snapshot among them against the same without.
+"""Cost of snapshots: blocks of guarded steps with one snapshot against blocks without.
 
     python benchmarks/snapshot_cost.py                  # CPU: 10M parameters
     python benchmarks/snapshot_cost.py --device cuda    # a transformer of 124M
 
-One training; of its blocks of 100 steps every other holds one snapshot. The ratio of neighbouring
-blocks is taken, and the median over pairs is printed: one snapshot in 100 steps. On CUDA the steps
-run under `torch.cuda.set_sync_debug_mode("error")`: a single wait for the device would raise.
+One training; every second block of 100 steps contains one snapshot. The ratio of neighbouring
+blocks is computed, and the median over pairs is printed: one snapshot in 100 steps. On CUDA the
+steps run under `torch.cuda.set_sync_debug_mode("error")`: a single wait for the device would raise.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Guarded:
             began = time.perf_counter()
             ids = next(self._batches)
             self.pause = max(self.pause, time.perf_counter() - began)
-            ids.random_(self.training.case.vocabulary)  # nothing to learn by heart
+            ids.random_(self.training.case.vocabulary)  # new random tokens at each step
             self.training.step()
 
     def block(self) -> float:
@@ -66,8 +66,8 @@ class Guarded:
         return time.perf_counter() - began
 
     def pairs(self, count: int) -> list[tuple[float, float]]:
-        """(with, without) of so many pairs of blocks."""
-        # Until the memory is there; the snapshot then falls into the middle of a block.
+        """Seconds (with, without) of `count` pairs of blocks."""
+        # Warm-up, until the memory is allocated. The snapshot is then in the middle of a block.
         self.steps(4 * BLOCK + BLOCK // 2)
         self.pause = 0.0
         found = []
@@ -108,9 +108,9 @@ def main() -> None:
     print(f"{machine}; torch {torch.__version__}; {torch.get_num_threads()} threads")
     found = measure(options.device, options.rounds)
     print(
-        f"{found['case']}: {found['step_ms']:.2f} ms a step, "
-        f"{found['snapshot_gib']:.2f} GiB a snapshot, one in {BLOCK} steps, "
-        f"{found['host_pause_ms']:.1f} ms of the host"
+        f"{found['case']}: {found['step_ms']:.2f} ms per step, "
+        f"{found['snapshot_gib']:.2f} GiB per snapshot, one in {BLOCK} steps, "
+        f"{found['host_pause_ms']:.1f} ms of host time"
     )
     for name, ratio in found["ratio"].items():
         print(f"  snapshots {name:12} {ratio:.4f} of the step without")

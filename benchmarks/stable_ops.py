@@ -1,17 +1,17 @@
-"""What a stable op costs: forward and backward, against the naive op on the same numbers.
+"""Cost of a stable op: forward and backward, against the naive op on the same numbers.
 
     python benchmarks/stable_ops.py [--shapes 4096x512 65536x1024] [--rounds 15]
                                     [--device cpu] [--dtype float32] [--compile] [--json FILE]
 
-Both take turns in one process; the medians of their times are compared. "ordinary" are numbers with
-nothing singular among them. In "singular" one row is the op's bad case (zeros, all masked, an
+Both alternate in one process; the medians of their times are compared. "ordinary" inputs contain no
+singular value. In "singular" one row is the op's bad case (zeros, all masked, an
 overflow), where the naive op gives NaN or infinity in value or gradient and the safe form must run.
 On an accelerator, and with --compile, the safe form always runs, so both columns measure it.
 
-On CUDA there are two costs. The time on the clock, waiting for the device at the end, is for small
-tensors mostly that of launching. The "device" columns are the time of the kernels alone: forward
-and backward are captured in a CUDA graph each, and replays of it are timed. That is what counts
-while the host runs ahead, and for large tensors. Where an op cannot be captured, "-" is shown.
+On CUDA there are two costs. Wall time, with a wait for the device at the end, is mostly launch time
+for small tensors. The "device" columns are the time of the kernels alone: forward and backward are
+captured in a CUDA graph each, and its replays are timed. This is the relevant time while the host
+is ahead of the device, and for large tensors. If an op cannot be captured, "-" is shown.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ import headway
 from headway import numerics
 
 LIMIT = 1.5
-"""Times the naive op: the claim, for ordinary numbers."""
+"""Claimed limit: time relative to the naive op, for ordinary numbers."""
 
 Op = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
 class Case:
-    """An op, what one would write instead, and its bad row."""
+    """An op, its naive form, and its bad row."""
 
     stable: Op
     naive: Op

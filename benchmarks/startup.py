@@ -2,9 +2,9 @@
 
     python benchmarks/startup.py [--runs 7] [--json FILE]
 
-Each program runs in a fresh process; the quickest of the runs counts, because other work on the
-machine can only make one slower. Ends with 1 when importing headway takes more than MOST_EXTRA
-seconds on top of starting Python.
+Each program runs in a fresh process; the fastest run counts, because other processes can only make
+a run slower. Exits with 1 if importing headway takes more than MOST_EXTRA seconds longer than
+starting Python.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROGRAMS = {
 
 
 def best_of(program: str, runs: int) -> float:
-    """Seconds of the quickest run."""
+    """Seconds of the fastest run."""
     times = []
     for _ in range(runs):
         begun = time.perf_counter()

@@ -3,7 +3,7 @@
     python benchmarks/tensorboard_reading.py        # needs tensorboard, for the comparison alone
 
 Both read the same file, written by TensorBoard's own writer, in one process; the best of several
-readings counts. TensorBoard is told to keep every scalar (`size_guidance={"scalars": 0}`; its
+runs counts. TensorBoard is configured to keep every scalar (`size_guidance={"scalars": 0}`; its
 default keeps half of these points and loses the only NaN).
 """
 

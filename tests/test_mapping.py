@@ -14,7 +14,7 @@ from headway.cli.main import cli
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "mapping.md").read_text()
-STORIES = DOCS.parent / "examples"
+EXAMPLES = DOCS.parent / "examples"
 CODE_SPANS = re.findall(r"`([^`\n]+)`", PAGE)
 COMMANDS = sorted({span for span in CODE_SPANS if span.startswith("headway ")})
 NAMES = sorted({span for span in CODE_SPANS if re.fullmatch(r"headway(\.\w+)+", span)})
@@ -116,10 +116,12 @@ def test_every_signal_is_on_its_page() -> None:
         assert f"`{signal.replace('<name>', '<component>')}`" in told, signal
 
 
-def test_every_story_is_in_the_index() -> None:
-    index = (STORIES / "README.md").read_text()
-    for story in STORIES.glob("*/story.py"):
-        assert f"({story.parent.name}/README.md)" in index
+def test_every_example_is_in_the_index() -> None:
+    index = (EXAMPLES / "README.md").read_text()
+    scripts = list(EXAMPLES.glob("*/run_example.py"))
+    assert scripts
+    for script in scripts:
+        assert f"({script.parent.name}/README.md)" in index
 
 
 def titles(page: Path) -> list[str]:

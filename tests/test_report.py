@@ -19,6 +19,7 @@ from headway.core.findings import Finding, NotRun, Remedy, Severity, Where
 from headway.core.records import Header, StepRecord
 from headway.core.signals import Signal
 from headway.diagnosis import diagnose as causes_of
+from headway.engine import Engine
 from headway.errors import UnreadableInput
 from headway.postmortem.diagnose import diagnose
 from headway.report import Coverage, Report
@@ -227,3 +228,16 @@ def test_a_report_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         told.command = "scan"  # type: ignore[misc]
     assert replace(told, command="scan").command == "scan"
+
+
+def test_a_report_and_a_finding_are_printed_for_people(tmp_path: Path) -> None:
+    where = Where(file="train.py", line=15)
+    finding = Finding("HD101", "nonfinite-loss", Severity.ERROR, 6, "loss is NaN", where)
+    assert str(finding) == "error HD101 nonfinite-loss at step 6, train.py:15: loss is NaN"
+    [cause] = causes_of([finding])
+    assert str(cause) == str(finding)
+    report = replace(Report.from_engine(Engine(), command="diagnose"))
+    printed = str(report.with_findings([finding]))
+    assert "HD101 nonfinite-loss  step 6" in printed
+    assert "\x1b" not in printed
+    assert "Finding(" not in printed

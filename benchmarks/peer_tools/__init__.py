@@ -1,1 +1,1 @@
-"""One small file per peer: how it is put into a script, and how what it says is read."""
+"""One small file per tool: how it is inserted into a script, and how its output is read."""

@@ -1,4 +1,4 @@
-"""What every tool of the comparison looks like to the runner."""
+"""The interface of the tools in the comparison."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True)
 class Alarm:
-    """Something a tool said of a run, at its own level of warning or above."""
+    """A report of a tool about a run, at its own level of warning or above."""
 
     rule: str
     message: str
     lines: tuple[int, ...] = ()
-    """Of the user's script, where the tool names any."""
+    """Lines of the user's script, if the tool names any."""
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "message": self.message[:300], "lines": list(self.lines)}
 
 
 class CannotRun(Exception):
-    """This tool has no way into this script."""
+    """This tool cannot be inserted into this script."""
 
 
 class Tool:
-    """A tool that watches a running script. Every method may be left as it is."""
+    """A tool that observes a running script. All methods are optional."""
 
     name = "tool"
     package = ""
@@ -34,11 +34,11 @@ class Tool:
     means: ClassVar[dict[str, frozenset[str]]] = {}
     """What each of its rules says, in headway's codes: which faults it names by their cause."""
     at_least = 0
-    """Steps it is given, where it needs a history longer than the fault needs to show."""
+    """Number of steps, for a tool that needs more history than the fault needs to appear."""
     needs: tuple[str, ...] = ()
-    """Words that a script must hold: the framework the tool belongs to."""
+    """Words that a script must contain: the framework that the tool belongs to."""
     sample = 0
-    """Run on so many scripts only, where a tool records and never judges."""
+    """Maximum number of scripts, for a tool that only records."""
 
     def preload(self) -> None:
         """Import, once, what every run needs."""
@@ -53,14 +53,14 @@ class Tool:
         """A backward pass began from this loss."""
 
     def stepped(self, optimizer: Any) -> None:
-        """An optimizer has made a step; gradients are still there."""
+        """Called after an optimizer's step, before the gradients are cleared."""
 
     def raised(self, error: BaseException, script: str) -> list[Alarm] | None:
-        """What an exception says, or None where it is no verdict of the tool."""
+        """The alarm in an exception, or None if the exception is not a verdict of the tool."""
         return None
 
     def alarms(self) -> list[Alarm]:
-        """All that was said, after the script."""
+        """All alarms, after the script has ended."""
         return []
 
 

@@ -2,8 +2,8 @@
 
     python checkpoints.py [--megabytes 500] [--rounds 2]     # rows of JSON
 
-A tool has spoken when it prints a finding at warning or above, or says that the file cannot be
-read. weightlens answers 0 whatever it finds, so its words are read.
+A tool "spoke" if it prints a finding at warning or above, or reports that the file cannot be read.
+weightlens always exits with 0, so its output is parsed.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Composer(Tool):
         self.monitor = NaNMonitor()
 
     def attach(self, model: Any, optimizer: Any) -> None:
-        """It needs no more than the loss, but a run without a model is none of its own."""
+        """It needs only the loss, but it does not support a run without a model."""
 
     def lost(self, loss: float) -> None:
         import torch

@@ -1,6 +1,6 @@
 """Saved files of three kinds: in order, damaged, and made to run code when they are loaded.
 
-Nothing here is ever loaded by us; the hostile ones would only touch a file if somebody did.
+No tool loads them; a hostile file that is loaded would only create a file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""headway itself: `headway check SCRIPT`, under the same rules as everybody."""
+"""headway itself: `headway check SCRIPT`, under the same rules as the other tools."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """mldoct: `mldoctor check` over the script, and `mldoctor watch` over what the script prints.
 
-The watchdog reads the lines of a script's output. The script is run once, here, and the watchdog is
-given a script that prints the same lines: so torch need not be imported a second time.
+The watchdog reads the lines of a script's output. The script runs once, in this process, and the
+watchdog gets a script that prints the same lines, so that torch is not imported a second time.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What each tool costs: a step with it against the same step without, taking turns in one process.
+"""Cost of each tool: a step with it against the same step without it, alternating in one process.
 
     python overhead.py [--rounds 7] [--steps 4]     # one row of JSON per tool
 
 The model is the transformer of `guard_overhead.py` (10.6M parameters, 150 tensors). Each round
-makes a training anew for each variant in turn; the ratio to the plain step is taken within the
-round, in processor time: other work on the machine does not count.
+creates a new training for each variant; the ratio to the plain step is computed within the round,
+in processor time, so that other processes do not count.
 """
 
 from __future__ import annotations

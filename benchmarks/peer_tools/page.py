@@ -69,14 +69,14 @@ def _how(record: Row, corpus: list[Row]) -> str:
             extra = "" if where == "main" else " (Composer alone)"
             found.append(f"Versions{extra}: {listed}.")
     for name, why in record["setup"].items():
-        found.append(f"Would not install: {name}. pip said: {why}")
+        found.append(f"Could not be installed: {name}. pip reported: {why}")
     broken = [row for row in corpus if row["state"] in ("broke", "died", "too slow")]
     if broken:
         listed = ", ".join(
             f"{row['tool']} on `{row['file']}` ({row['state']})" for row in broken[:12]
         )
         more = f", and {len(broken) - 12} more" if len(broken) > 12 else ""
-        found.append(f"Runs that did not get through, counted as silent: {listed}{more}.")
+        found.append(f"Runs that failed or took too long, counted as silent: {listed}{more}.")
     return "\n\n".join(found) + "\n"
 
 
@@ -88,7 +88,7 @@ def _corpus(name: str, rows: list[Row], record: Row) -> str:
     healthy = len(files) - faults
     title = {
         "blind": "The blind set: its author had seen neither the checks nor the other scripts",
-        "proper": "The corpus proper: headway's thresholds were chosen on half of it",
+        "proper": "The main corpus: headway's thresholds were chosen on half of it",
         "public": "Bugs of public threads, each with its fixed version",
     }[name]
     lines = [
@@ -208,9 +208,9 @@ def _overhead(rows: Iterable[Row]) -> str:
         "### Cost of a training step",
         "",
         "A transformer of 10.6M parameters in 150 tensors, on one CPU thread: processor time of a"
-        f" step against the plain step of the same round, median of {rounds} rounds (least and most"
-        " in brackets: how much the machine disturbed it). What wandb's own process does beside the"
-        " training is not in it.",
+        f" step relative to the plain step of the same round, median of {rounds} rounds (lowest and"
+        " highest in brackets, as a measure of the noise). The time of wandb's own process is not"
+        " included.",
         "",
         "| | times the plain step |",
         "|---|---|",
@@ -243,8 +243,8 @@ def _files(rows: Iterable[Row]) -> str:
         "### Saved files",
         "",
         f"{count['hostile']} files that would run code when loaded, {count['damaged']} damaged or"
-        f" with spoilt numbers, {count['healthy']} in order. Speed is processor time of the whole"
-        " command, its start included; what is read differs: picklescan reads no numbers.",
+        f" with corrupted numbers, {count['healthy']} intact. Speed is processor time of the whole"
+        " command including its start; picklescan reads only the pickles, not the numbers.",
         "",
         "| tool | hostile: spoke | damaged: spoke | in order: false alarms"
         " | in order: refused to read | " + " | ".join(speeds) + " |",
@@ -298,5 +298,5 @@ def _missed(own: list[Row]) -> list[str]:
         if missed:
             lines.append(f"- {tool} misses {', '.join(missed)}.")
         if alarms:
-            lines.append(f"- {tool} speaks of, or refuses, {', '.join(alarms)}.")
+            lines.append(f"- {tool} reports, or refuses, {', '.join(alarms)}.")
     return lines

@@ -1,4 +1,4 @@
-"""The environments of the peers: what is installed, and what would not install."""
+"""The environments of the tools: installs them, and records what could not be installed."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from peer_tools.base import Alarm, Tool, codes
 
 
 def guarded(optimizer: Any, model: Any, folder: str = "./sg_logs") -> Any:
-    """The optimizer's own step becomes the guarded one, which calls the one it was."""
+    """Replaces the optimizer's step by the guarded one, which calls the original step."""
     from stabilityguard import GuardedOptimizer
 
     base = SimpleNamespace(

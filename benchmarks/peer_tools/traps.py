@@ -5,7 +5,7 @@
 The scanners read files; none of them loads one. Each runs in the environment of the peers, once,
 over a folder of files:
 
-    python traps.py TOOL FOLDER                            # JSON: what it said of each file
+    python traps.py TOOL FOLDER                            # JSON: the tool's verdict on each file
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ TOOLS: dict[str, Callable[[Path], str]] = {
 
 
 def answer(tool: str, folder: Path) -> dict[str, str]:
-    """What a tool says of everything in a folder."""
+    """The verdicts of a tool on all files of a folder."""
     said = {}
     for path in sorted(folder.iterdir()):
         try:
@@ -107,7 +107,7 @@ def write_files(folder: Path) -> dict[str, list[str]]:
     """Traps as single pickles, the same trap in other files and folders, and ordinary files."""
     root = Path(__file__).resolve().parents[2]
     sys.path[:0] = [str(root / "tests"), str(root / "src"), str(root / "benchmarks")]
-    from support import pickle_traps
+    from support import hostile_files, pickle_traps
 
     from peer_tools import files
 
@@ -119,13 +119,17 @@ def write_files(folder: Path) -> dict[str, list[str]]:
         (folder / "pickles" / names["pickles"][-1]).write_bytes(data)
     names["files"] = [path.name for _, path in pickle_traps.files(folder / "files")]
     (folder / "files" / "good.pt").unlink()
+    for number, (kind, (name, content)) in enumerate(hostile_files.FILES.items()):
+        if kind not in hostile_files.NO_PICKLE:
+            names["files"].append(f"{number:03}-{name}")
+            (folder / "files" / names["files"][-1]).write_bytes(content())
     files.healthy(folder / "ordinary")
     names["ordinary"] = [path.name for path in sorted((folder / "ordinary").iterdir())]
     return names
 
 
 def run(python: Path, root: Path, results: Path) -> None:
-    """Ask all tools, and write the result and the table."""
+    """Run all tools, and write the result and the table."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         names = write_files(folder)

@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _load() -> None:
-    """What takes longest, once and not in every fork: torch, and what optimizers import of it."""
+    """Import torch, and the modules that optimizers import later, once instead of in every fork."""
     for name in ("torch", "torch._dynamo", "numpy", "transformers", "lightning"):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

@@ -1,7 +1,7 @@
-"""An unmodified script, run with a tool put in where its user would have put it.
+"""Runs an unmodified script with a tool inserted where a user would insert it.
 
 The tool gets the model and the optimizer when the loop begins: at the first forward pass after an
-optimizer was made. The model is the outermost module that holds the called one.
+optimizer was created. The model is the outermost module that contains the called one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Enough(BaseException):
 
 
 class Watched:
-    """Puts a tool into the script that is about to run in this process."""
+    """Inserts a tool into the script that runs in this process."""
 
     def __init__(self, tool: Tool, steps: int) -> None:
         self.tool, self.steps = tool, steps
@@ -120,7 +120,7 @@ def _owned(parameters: set[int]) -> bool:
 
 
 def run(tool: Tool, script: str, steps: int, arguments: list[str]) -> list[Alarm]:
-    """Run the script to so many steps; what the tool said."""
+    """Run the script for a number of steps; returns the alarms of the tool."""
     with open(script, encoding="utf-8") as file:
         text = file.read()
     sys.argv = [script, *arguments]

@@ -1,4 +1,4 @@
-"""Swallows what tutorials draw, where matplotlib is not installed."""
+"""Ignores all drawing calls of tutorials, where matplotlib is not installed."""
 
 from __future__ import annotations
 

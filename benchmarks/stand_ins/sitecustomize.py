@@ -1,4 +1,4 @@
-"""Every run of a script begins with the same seed; NumPy has the names of older scripts again."""
+"""Every run of a script begins with the same seed; restores NumPy names that older scripts use."""
 
 import random
 

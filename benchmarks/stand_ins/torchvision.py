@@ -1,4 +1,4 @@
-"""As much of torchvision as small public scripts use, where torchvision is not installed.
+"""The part of torchvision that small public scripts use, where torchvision is not installed.
 
 It reads the files that torchvision itself would read: `ROOT/MNIST/raw/*-ubyte` and
 `ROOT/cifar-10-batches-py`. Pictures are arrays where torchvision has those of PIL.

@@ -8,6 +8,7 @@
 `report`    the report on the run of `headway demo`, light and dark.
 `widths`    the same report on a phone (390 px) and on a wide screen (1400 px).
 `live`      the same run on the live page, light and dark.
+`incident`  the bad step of a training on images (`train_pictures.py`), light and dark.
 `layers`    machine and layers of a training that goes bad (`train_deep.py`), light and dark.
 `compare`   the means of runs of three rates, with bands, light and dark.
 
@@ -116,6 +117,17 @@ def _train(folder: Path, *arguments: str) -> None:
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
 
 
+def incident_picture(scratch: Path) -> None:
+    """A bad step with its sample, light and dark."""
+    run = scratch / "landscapes"
+    command = [sys.executable, str(HERE / "train_pictures.py"), str(run)]
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL, cwd=ROOT)
+    page = scratch / "incident.html"
+    headway.diagnose(run).to_html(page)
+    command = ["node", str(SCREENSHOTS), page.as_uri(), str(IMAGES / "incident"), "#incidents"]
+    subprocess.run(command, check=True)
+
+
 def layers_picture(scratch: Path) -> None:
     """The sections of a report about the machine and the layers, light and dark."""
     _train(scratch / "deep" / "sensor")
@@ -168,6 +180,7 @@ PICTURES: dict[str, Callable[[Path], None]] = {
     "report": report_picture,
     "widths": widths_picture,
     "live": live_picture,
+    "incident": incident_picture,
     "layers": layers_picture,
     "compare": compare_picture,
 }

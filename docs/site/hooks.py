@@ -1,4 +1,4 @@
-"""What MkDocs is told beyond mkdocs.yml: pages that are generated, and links that leave docs/."""
+"""Hooks for MkDocs: adds the generated pages, and rewrites links that leave docs/."""
 
 from __future__ import annotations
 

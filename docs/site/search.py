@@ -16,6 +16,12 @@ SITE = ROOT / "build" / "site"
 QUESTIONS = {
     "loss does not go down": "recipes/does-not-learn.html",
     "loss not decreasing": "recipes/does-not-learn.html",
+    "loss does not fall": "recipes/does-not-learn.html",
+    "model does not learn": "recipes/does-not-learn.html",
+    "training is stuck": "recipes/does-not-learn.html",
+    "loss goes up": "recipes/spike.html",
+    "overfitting": "recipes/validation-worse.html",
+    "oom": "recipes/out-of-memory.html",
     "loss is nan": "recipes/nan.html",
     "CUDA out of memory": "recipes/out-of-memory.html",
     "memory leak": "recipes/memory.html",

@@ -1,4 +1,4 @@
-"""Which of two faces? The data and the model that the trainers here share.
+"""The data and the model of the trainers in this folder: which of two images is brighter?
 
 A pair of images has one of three labels: the first is the one, the second is, or they are alike.
 """
@@ -14,7 +14,7 @@ LABELS = ("first", "second", "similar")
 
 
 class Pairs(Dataset):
-    """Noisy images of one texture; the label says which of two is the brighter."""
+    """Pairs of noisy images of one texture; the label says which of the two is brighter."""
 
     def __init__(self, count: int, seed: int = 0) -> None:
         self.count, self.seed = count, seed
@@ -34,7 +34,7 @@ class Pairs(Dataset):
 
 
 class Comparer(nn.Module):
-    """Patches of both images through one encoder; the head looks at the two means."""
+    """Encodes the patches of both images with one encoder; the head compares the two means."""
 
     def __init__(self, width: int = 48, depth: int = 3) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Trains the comparer; the loss is kept out of the way of the log's memory."""
+"""Trains the comparer; the loss is detached, so that the log does not keep its graph."""
 
 from __future__ import annotations
 

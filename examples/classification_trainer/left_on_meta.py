@@ -1,4 +1,4 @@
-"""Trains the comparer; the model is built without memory and its weights are never made."""
+"""Trains the comparer; the model is created on the meta device and its weights stay there."""
 
 from __future__ import annotations
 

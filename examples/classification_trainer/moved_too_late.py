@@ -1,4 +1,4 @@
-"""Trains the comparer; built without memory first, then given its weights on the device."""
+"""Trains the comparer; the model is created on the meta device and moved after the optimizer."""
 
 from __future__ import annotations
 

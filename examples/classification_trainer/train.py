@@ -1,4 +1,4 @@
-"""Trains the comparer: the mended trainer, with a guard around it.
+"""Trains the comparer: the fixed trainer, with a guard.
 
 python train.py --epochs 3 --amp_dtype bf16 --clip_grad_norm 1.0
 """
@@ -18,7 +18,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "none": None}
 
 
 def groups_of(model: Comparer, lr: float, weight_decay: float) -> list[dict]:
-    """The encoder slowly, the head fast, and biases without weight decay."""
+    """A low rate for the encoder, a higher one for the head, and no weight decay for biases."""
     encoder = [p for p in model.encoder.parameters() if p.ndim > 1]
     biases = [p for p in model.parameters() if p.ndim == 1 and p.requires_grad]
     return [

@@ -1,4 +1,4 @@
-"""A small few-shot detector: features of a scene, weighed by the prototype of a class."""
+"""A small few-shot detector: features of a scene, weighted by the prototype of a class."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Output(NamedTuple):
     sides: Tensor
     """Logits of the four distances at each cell: (scenes, 4, BINS + 1, rows, columns)."""
     heat: Tensor
-    """How alike each cell is to the class sought: (scenes, rows, columns)."""
+    """Similarity of each cell to the class that is searched: (scenes, rows, columns)."""
     features: Tensor
     """(scenes, channels, rows, columns)"""
 
@@ -69,7 +69,7 @@ def distances(boxes: Tensor, middles: Tensor) -> Tensor:
 
 
 def boxes_of(sides: Tensor, middles: Tensor) -> Tensor:
-    """The boxes that the logits of the sides stand for: the mean of each distribution."""
+    """Boxes decoded from the logits of their sides: the mean of each distribution."""
     bins = torch.arange(BINS + 1, dtype=sides.dtype, device=sides.device)
     far = (sides.softmax(-1) * bins).sum(-1) * UNIT
     return torch.cat([middles - far[:, :2], middles + far[:, 2:]], 1)

@@ -10,20 +10,20 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 SIZE = 48
-"""Pixels of a scene, each way."""
+"""Height and width of a scene in pixels."""
 CLASSES = 12
 
 
 @dataclass
 class Episode:
-    """`n_way` classes; of each a support image, and `n_query` scenes that hold one such object."""
+    """`n_way` classes, each with a support image and `n_query` scenes that contain one object."""
 
     support: Tensor
     queries: Tensor
     boxes: Tensor
-    """Of the object in each scene: x1, y1, x2, y2 in pixels."""
+    """Box of the object in each scene: x1, y1, x2, y2 in pixels."""
     classes: Tensor
-    """Of each scene, by its place among the support images."""
+    """Class of each scene: the index of its support image."""
 
 
 class Episodes(Dataset):

@@ -103,8 +103,8 @@ class Trainer:
             recent = self.history["spatial_iou"][-len(rows) :]
             means["Spatial IoU"] = torch.stack(recent).mean().item()
             means["Peak RSS MiB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-            told = " | ".join(f"{name}: {value:.2f}" for name, value in means.items())
-            print(f"Epoch {epoch} | {told}", flush=True)
+            columns = " | ".join(f"{name}: {value:.2f}" for name, value in means.items())
+            print(f"Epoch {epoch} | {columns}", flush=True)
 
 
 def main() -> None:

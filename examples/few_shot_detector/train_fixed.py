@@ -1,4 +1,4 @@
-"""The same training, mended, with a guard around it."""
+"""The same training, fixed and guarded."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ class Trainer:
             recent = self.history["spatial_iou"][-len(rows) :]
             means["Spatial IoU"] = sum(recent) / len(recent)
             means["Peak RSS MiB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-            told = " | ".join(f"{name}: {value:.2f}" for name, value in means.items())
-            print(f"Epoch {epoch} | {told}", flush=True)
+            columns = " | ".join(f"{name}: {value:.2f}" for name, value in means.items())
+            print(f"Epoch {epoch} | {columns}", flush=True)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong on the way: a batch that came bad, and later a bit that flips in a weight."""
+"""The injected faults: a batch that contains an infinity, and later a flipped bit in a weight."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ met = set()
 
 
 def poison(batch: Batch, step: int) -> Batch:
-    """One latent overflowed when the encoder wrote it down: infinite in one place."""
+    """One element of a latent is infinite, as after an overflow in the encoder."""
     if step == BATCH:
         batch[1][SAMPLE, 7] = torch.inf
     return batch
 
 
 def flip_a_bit(model: nn.Module, step: int) -> None:
-    """A memory fault: the highest bit of the exponent, which makes NaN of a number like 1.02."""
+    """A memory fault: flips the highest exponent bit, which turns a number like 1.02 into NaN."""
     if step == WEIGHT and step not in met:
         met.add(step)  # a bit flips once, whatever the training does next
         weight = dict(model.named_parameters())[FLIPPED].detach()

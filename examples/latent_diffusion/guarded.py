@@ -1,6 +1,6 @@
-"""The same training under the guard: what train.py did about NaN is gone, two lines have come.
+"""The same training with a guard: the NaN handling of train.py is removed, two lines are added.
 
-python guarded.py --config mended.json --out RUN [--faults]
+python guarded.py --config fixed.json --out RUN [--faults]
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The data, the model and the two-term loss of the story: small enough for two CPU cores.
+"""The data, the model and the two-term loss of the example: small enough for two CPU cores.
 
 A sentence is 12 words about one of eight topics, and comes with the latent an encoder made of it:
 32 numbers, written down once, before the training. The transformer sees the words with some of them
@@ -14,13 +14,13 @@ from torch.nn import functional as F
 
 WORDS, TOPICS, LENGTH, LATENT = 64, 8, 12, 32
 MASK = WORDS
-"""The id that stands for a masked word."""
+"""The token id of a masked word."""
 
 Batch = tuple[Tensor, Tensor]
 
 
 def make_data(samples: int, seed: int) -> Batch:
-    """Sentences, and the encoder's latents of them: of no particular scale, as encoders are."""
+    """Sentences, and their latents from an encoder, which are not scaled."""
     random = torch.Generator().manual_seed(seed)
     world = torch.Generator().manual_seed(1)  # the same for training and held-out samples
     usual = torch.randn(TOPICS, WORDS, generator=world).mul(3).softmax(-1)
@@ -33,7 +33,7 @@ def make_data(samples: int, seed: int) -> Batch:
 
 
 class MMDiT(nn.Module):
-    """Words and latent in one sequence, told how noisy each of them is."""
+    """Words and latent in one sequence, with the noise level of each as input."""
 
     def __init__(self, dim: int = 48, layers: int = 2, heads: int = 4) -> None:
         super().__init__()

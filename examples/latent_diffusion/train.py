@@ -1,6 +1,6 @@
-"""The training as it was found: NaN gradients are noticed, set to zero, and stepped with.
+"""The original training: it detects NaN gradients, sets them to zero, and steps anyway.
 
-python train.py --config mended.json --out RUN [--faults] [--skip] [--resume CHECKPOINT]
+python train.py --config fixed.json --out RUN [--faults] [--skip] [--resume CHECKPOINT]
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from torch import nn
 
 
 def settings() -> tuple[argparse.Namespace, dict[str, Any]]:
-    """The command line, and the config, of which a copy goes to the run's folder."""
+    """Parse the command line and read the config; a copy of it goes to the run's folder."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--faults", action="store_true", help="let go wrong what went wrong")
-    parser.add_argument("--skip", action="store_true", help="skip bad batches, as first mended")
-    parser.add_argument("--resume", type=Path, help="a checkpoint to go on from")
+    parser.add_argument("--faults", action="store_true", help="inject the faults of faults.py")
+    parser.add_argument("--skip", action="store_true", help="skip bad batches (the first fix)")
+    parser.add_argument("--resume", type=Path, help="a checkpoint to continue from")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     shutil.copy(args.config, args.out / "config.json")
@@ -35,7 +35,7 @@ def settings() -> tuple[argparse.Namespace, dict[str, Any]]:
 
 def build(config: dict[str, Any]) -> tuple[nn.Module, torch.optim.AdamW, Any]:
     """Model, optimizer, and a schedule: warm-up, then a cosine."""
-    torch.set_num_threads(1)  # a model as small as this one only waits for a second thread
+    torch.set_num_threads(1)  # for a model this small, a second thread makes it slower
     torch.manual_seed(config["training"]["seed"])
     model = MMDiT()
     if config["training"]["dtype"] == "bf16":
@@ -51,7 +51,7 @@ def build(config: dict[str, Any]) -> tuple[nn.Module, torch.optim.AdamW, Any]:
 
 
 def batches(config: dict[str, Any], poisoned: bool) -> Iterator[Batch]:
-    """One batch for each step, in an order that the seed decides."""
+    """One batch for each step, in an order that the seed determines."""
     words, latents = make_data(4096, seed=2)
     latents = latents / config["training"]["latent_scale"]
     order = torch.Generator().manual_seed(config["training"]["seed"])
@@ -68,13 +68,13 @@ def precision(config: dict[str, Any]) -> Any:
 
 
 def save(folder: Path, step: int, **parts: Any) -> None:
-    """A checkpoint as everyone writes them."""
+    """Save an ordinary checkpoint."""
     state = {name: part.state_dict() for name, part in parts.items()}
     torch.save({"step": step, **state}, folder / f"step_{step:04d}.pt")
 
 
 def load(path: Path, **parts: Any) -> int:
-    """Put a checkpoint back; the step to go on with."""
+    """Load a checkpoint; returns the step to continue with."""
     state = torch.load(path, weights_only=True)
     for name, part in parts.items():
         part.load_state_dict(state[name])

@@ -1,4 +1,4 @@
-"""Make the base model: a small Llama that knows units, and has never seen an answer tag.
+"""Trains the base model: a small Llama that knows units, but no answer tags.
 
 python base.py FOLDER
 """
@@ -16,7 +16,7 @@ STEPS = 200
 
 
 def main(folder: str) -> None:
-    torch.set_num_threads(1)  # more would only wait for each other in so small a model
+    torch.set_num_threads(1)  # for a model this small, more threads make it slower
     torch.manual_seed(0)
     model = LlamaForCausalLM(
         LlamaConfig(

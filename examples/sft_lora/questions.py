@@ -21,7 +21,7 @@ PAD, END = NUMBER["<pad>"], NUMBER["<end>"]
 
 
 def encode(text: str) -> list[int]:
-    """A number is read digit by digit; everything else word by word."""
+    """Numbers are split into digits, everything else into words."""
     return [NUMBER[word] for word in re.findall(r"\d|[^\s\d]+", text)]
 
 
@@ -30,7 +30,7 @@ def decode(tokens: list[int]) -> str:
 
 
 def questions(seed: int = 0) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """What to learn from, and what to be asked: pairs of a question and the number it asks for."""
+    """Training and test set: pairs of a question and the number it asks for."""
     pairs = [
         (f"how many {small} are in {amount} {large} ?", str(amount * factor))
         for (large, small), factor in UNITS.items()

@@ -39,7 +39,7 @@ def collate(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def examine(model: torch.nn.Module, asked: list[tuple[str, str]]) -> dict[str, float]:
-    """Let it answer: the share of valid answers, and of right ones."""
+    """Generate answers; returns the share of valid answers, and of correct ones."""
     model.eval()
     answers = []
     for question, _ in asked:
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--guard", metavar="FOLDER", help="train under the guard")
     args = parser.parse_args()
-    torch.set_num_threads(1)  # more would only wait for each other in so small a model
+    torch.set_num_threads(1)  # for a model this small, more threads make it slower
     set_seed(0)
 
     dtype = getattr(torch, args.weights)
@@ -100,7 +100,7 @@ def main() -> None:
         data_collator=collate,
         callbacks=callbacks,
     )
-    began = time.process_time()  # of one thread: what else runs on the machine does not count
+    began = time.process_time()  # CPU time of this process, not affected by other processes
     trainer.train()
     seconds = time.process_time() - began
     result = {

@@ -1,4 +1,4 @@
-"""Train six small encoders to find each other: an image and five captions, so to speak.
+"""Train six small encoders to find each other: synthetic views in place of an image and captions.
 
 python clip.py OUT --loss nway --batch 64
 """
@@ -26,14 +26,14 @@ from headway.numerics import nway_contrastive
 
 VIEWS, LATENT, WIDTH, EMBED = 6, 8, 24, 512
 MEMORY = 2 * 2**30
-"""Bytes that one tensor may take here."""
+"""Maximum size of one tensor in bytes."""
 
 warnings.filterwarnings("ignore")
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
 
 def six_views(count: int, seed: int, missing: float) -> list[Tensor]:
-    """Each view bends the same hidden point in its own way; some captions are missing: zeros."""
+    """Nonlinear views of the same hidden points; missing captions are rows of zeros."""
     maps = torch.Generator().manual_seed(0)
     draw = torch.Generator().manual_seed(seed)
     hidden = torch.randn(count, LATENT, generator=draw)
@@ -47,7 +47,7 @@ def six_views(count: int, seed: int, missing: float) -> list[Tensor]:
 
 
 class Encoder(nn.Module):
-    """At the start, zeros in are zeros out."""
+    """An encoder that maps zeros to zeros before training."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,14 +86,14 @@ class SixWay(L.LightningModule):
 
     @torch.no_grad()
     def found(self, views: list[Tensor]) -> float:
-        """The share of samples whose first view is picked out of all by the other five."""
+        """The share of samples whose first view is retrieved by the other five."""
         features = [F.normalize(feature, dim=1) for feature in self(views)]
         picked = (torch.stack(features[1:]).sum(0) @ features[0].T).argmax(1)
         return (picked == torch.arange(len(picked))).float().mean().item()
 
     @torch.no_grad()
     def narrowness(self, views: list[Tensor]) -> float:
-        """How much of the features' squared length lies on one and the same coordinate."""
+        """The share of the features' squared length on a single coordinate."""
         features = torch.stack([F.normalize(feature, dim=1) for feature in self(views)])
         return features.square().mean((0, 1)).max().item()
 
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--checkpointing", action="store_true", help="recompute in backward")
     parser.add_argument("--dead", action="store_true", help="spoil one encoder")
     args = parser.parse_args()
-    torch.set_num_threads(1)  # more would only wait for each other in so small a model
+    torch.set_num_threads(1)  # for a model this small, more threads make it slower
     L.seed_everything(0, verbose=False)
 
     needed = needed_bytes(args.loss, args.batch, EMBED) if args.loss in FORMS else 0

@@ -29,7 +29,7 @@ def product_logits(features: Sequence[Tensor]) -> Tensor:
 
 
 def norm_logits(features: Sequence[Tensor]) -> Tensor:
-    """Version 1: every feature against the direction of their sum, B^N x D numbers each time."""
+    """Version 1: every feature against the direction of their sum; makes B^N x D numbers."""
     count = len(features)
     spread = []
     for axis, feature in enumerate(map(unit, features)):
@@ -55,7 +55,7 @@ FORMS = {"product": product_logits, "norm": norm_logits}
 
 
 def needed_bytes(form: str, batch: int, width: int, modalities: int = 6) -> int:
-    """The float32 bytes of the largest single tensor that a form makes."""
+    """Size in bytes of the largest float32 tensor that a form creates."""
     return 4 * batch**modalities * (width if form == "norm" else 1)
 
 

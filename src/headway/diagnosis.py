@@ -23,7 +23,7 @@ PROMPT = {
     ("HD101", "HD104"),
     ("HD101", "HD202"),
 }
-"""Both are placed at their beginning: an update cannot affect a loss computed before it."""
+"""These findings are placed at the onset: an update cannot affect a loss computed before it."""
 STATE = ("HD301", "HD302", "HD408", "HD701")
 """Traces of a bad update in weights, buffers and moments; a skipped update leaves none."""
 SAME_PART = {("HD106", "HD107")}
@@ -36,6 +36,9 @@ class Cause:
 
     root: Finding
     symptoms: tuple[Finding, ...]
+
+    def __str__(self) -> str:
+        return str(self.root)
 
     @property
     def code(self) -> str:
@@ -138,7 +141,7 @@ def _roots(explains: Sequence[Sequence[int]]) -> list[int]:
     rest = set(range(len(explains)))
     while rest:
         root = min(rest)
-        # Go up as long as something above is not also below.
+        # Follow explanations upward until only a cycle remains.
         while above := _reached(root, explained_by) - _reached(root, explains):
             root = min(above)
         roots.append(root)
@@ -166,7 +169,7 @@ def _explains(cause: Finding, symptom: Finding) -> bool:
 
 
 def _had_passed(cause: Finding, symptom: Finding, held: set[tuple[int, int | None]]) -> bool:
-    """Whether the cause had ended, without a trace, long before the symptom began."""
+    """Whether the cause ended without consequences long before the symptom began."""
     if cause.segment != symptom.segment or cause.step is None or symptom.step is None:
         return False
     evidence = cause.evidence
@@ -204,4 +207,5 @@ def _in_time(cause: Finding, symptom: Finding) -> bool:
     if cause.step is None or symptom.step is None:
         return True
     slack = 0 if (cause.code, symptom.code) in PROMPT else SLACK
-    return cause.step <= symptom.step + slack
+    began = cause.evidence.get("began_step")  # of a fault that takes a while to be certain
+    return (began if isinstance(began, int) else cause.step) <= symptom.step + slack

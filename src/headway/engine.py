@@ -25,7 +25,7 @@ CRASHED = "check-crashed"
 """The kind of event that the engine emits for a check that raised."""
 
 SCANNED = "scan"
-"""The kind of event that lists the `roles` of tensors that were scanned, whatever was found."""
+"""The kind of event that lists the `roles` of all tensors that were scanned."""
 
 PLACES = "places"
 """The topic of notable lines of the user's script, which any check may point at."""
@@ -56,12 +56,12 @@ class Engine:
         `distance`: distance between two findings, if records are left out of the stream.
         """
         if checks is None:
-            self._seats = [
+            self._slots = [
                 CheckSlot(kind, kind.needs, partial(kind, limits))
                 for kind, limits in registry.chosen_limits(settings or Settings()).items()
             ]
         else:
-            self._seats = [
+            self._slots = [
                 CheckSlot(type(check), check.needs, type(check), check) for check in checks
             ]
         self._strict = strict
@@ -102,9 +102,9 @@ class Engine:
         if isinstance(record, SetupRecord) and record.topic == PLACES:
             self._take_places(record)
         found = []
-        for seat in self._by_kind[type(record)]:
-            if seat.looks_at(record):
-                found += self._ask(seat, record)
+        for slot in self._by_kind[type(record)]:
+            if slot.looks_at(record):
+                found += self._ask(slot, record)
         if isinstance(record, EventRecord) and record.kind == SCANNED:
             self._take_scan(record)
         self.opened = self._fold.add(found) if found else []
@@ -119,34 +119,34 @@ class Engine:
         observers = self._observers.get(bool(record.columns))
         if observers is None:
             return self._feed_first_step(record)
-        # At every step of a run: nothing is looked up, and only a finding costs a call of ours.
+        # This runs at every step: no lookups, and one call per check unless there is a finding.
         left = iter(observers)
-        for seat, observe in left:
+        for slot, observe in left:
             try:
                 new = [*observe(record)]
                 if new:
-                    found += self._accept(seat, new)
+                    found += self._accept(slot, new)
             except Exception as error:  # whatever a check raises, the run continues without it
                 if self._strict:
                     raise
-                found += self._quarantine(seat, error, record)
+                found += self._quarantine(slot, error, record)
                 for other, _ in left:  # reporting the crash may have stopped one of them
                     found += self._ask(other, record)
         return found
 
     def _feed_first_step(self, record: StepRecord) -> list[Finding]:
-        """Feed a step, and prepare for more of its kind: the checks exist from here on."""
+        """Feed a step, and prepare the list of checks for further steps of its kind."""
         found: list[Finding] = []
         has_columns = bool(record.columns)
-        seats = [seat for seat in self._by_kind[StepRecord] if has_columns or not seat.columns_only]
-        for seat in seats:
-            seat.seen = True
-            found += self._ask(seat, record)
-        if not any(seat.crashed or seat.check is None for seat in seats):
+        slots = [slot for slot in self._by_kind[StepRecord] if has_columns or not slot.columns_only]
+        for slot in slots:
+            slot.seen = True
+            found += self._ask(slot, record)
+        if not any(slot.crashed or slot.check is None for slot in slots):
             self._observers[has_columns] = [
-                (seat, seat.check.observe_row if self._rows else seat.check.observe)
-                for seat in seats
-                if seat.check is not None
+                (slot, slot.check.observe_row if self._rows else slot.check.observe)
+                for slot in slots
+                if slot.check is not None
             ]
         return found
 
@@ -160,18 +160,18 @@ class Engine:
     def finish(self) -> list[Finding]:
         """End the stream; returns the findings that need its end."""
         found: list[Finding] = []
-        for seat in self._active():
-            if seat.check is not None:
-                found += self._guarded(seat, seat.check.finish)
+        for slot in self._active():
+            if slot.check is not None:
+                found += self._guarded(slot, slot.check.finish)
         self._fold.add(found)
         return found
 
     def not_run(self) -> list[NotRun]:
         """The checks that could not run on this stream, each with its reason."""
         return [
-            NotRun(seat.kind.code, reason)
-            for seat in self._seats
-            if (reason := self._why_not(seat)) is not None
+            NotRun(slot.kind.code, reason)
+            for slot in self._slots
+            if (reason := self._reason_not_run(slot)) is not None
         ]
 
     @property
@@ -182,26 +182,26 @@ class Engine:
     @property
     def codes(self) -> list[str]:
         """The codes of all checks."""
-        return [seat.kind.code for seat in self._seats]
+        return [slot.kind.code for slot in self._slots]
 
     def coverage(self) -> tuple[int, int]:
         """(checks that ran, all checks)."""
-        return len(self._seats) - len(self.not_run()), len(self._seats)
+        return len(self._slots) - len(self.not_run()), len(self._slots)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of every check, as JSON. A check that cannot save its state restarts later."""
         state = {}
-        for seat in self._seats:
+        for slot in self._slots:
             with self._tolerance():
-                state[seat.kind.code] = self._check_of(seat).state_dict()
+                state[slot.kind.code] = self._check_of(slot).state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where another engine stopped. A state that a check cannot read is ignored."""
-        for seat in self._seats:
-            if seat.kind.code in state:
+        for slot in self._slots:
+            if slot.kind.code in state:
                 with self._tolerance():
-                    self._check_of(seat).load_state_dict(state[seat.kind.code])
+                    self._check_of(slot).load_state_dict(state[slot.kind.code])
 
     def _of_another_rank(self, record: Record) -> bool:
         """Whether another rank already reports this record.
@@ -219,11 +219,11 @@ class Engine:
     def _take_scan(self, event: EventRecord) -> None:
         listed = event.data.get("roles")
         roles = listed if isinstance(listed, (list, tuple)) else ()  # a log may contain anything
-        for seat in self._by_kind[TensorRecord]:
-            wanted = seat.needs.roles or roles
-            if seat.needs.checkpoints:
+        for slot in self._by_kind[TensorRecord]:
+            wanted = slot.needs.roles or roles
+            if slot.needs.checkpoints:
                 continue  # they judge saved tensors, and have received all of them
-            seat.seen = seat.seen or any(role in wanted for role in roles)
+            slot.seen = slot.seen or any(role in wanted for role in roles)
 
     def _take_places(self, record: SetupRecord) -> None:
         # The same mapping object that every context refers to.
@@ -237,13 +237,13 @@ class Engine:
         if new_segment:
             self._segments.append(header)
         context = Context(header, self._places)
-        for seat in self._seats:
-            seat.reason = seat.needs.unmet(header)
-            if seat.check is None:
+        for slot in self._slots:
+            slot.reason = slot.needs.unmet(header)
+            if slot.check is None:
                 continue
-            seat.check.context = context
-            if new_segment and not seat.crashed:
-                found += self._guarded(seat, seat.check.begin_segment, header)
+            slot.check.context = context
+            if new_segment and not slot.crashed:
+                found += self._guarded(slot, slot.check.begin_segment, header)
         self._seat_all()
         self.opened = self._fold.add(found)
         return found
@@ -253,10 +253,10 @@ class Engine:
         if self._header is None or header.training <= self._header.training:
             return []
         found: list[Finding] = []
-        for seat in self._active():
-            if seat.kind.scope == "training" and seat.check is not None:
-                found += self._guarded(seat, seat.check.finish)
-                seat.check = None
+        for slot in self._active():
+            if slot.kind.scope == "training" and slot.check is not None:
+                found += self._guarded(slot, slot.check.finish)
+                slot.check = None
         self._training_begins = len(self._segments)
         return found
 
@@ -264,64 +264,64 @@ class Engine:
         self._observers = {}
         for kind in self._by_kind:
             self._by_kind[kind] = [
-                seat
-                for seat in self._active()
-                if kind in seat.needs.kinds and not (kind is StepRecord and seat.reason)
+                slot
+                for slot in self._active()
+                if kind in slot.needs.kinds and not (kind is StepRecord and slot.reason)
             ]
 
     def _active(self) -> list[CheckSlot]:
-        return [seat for seat in self._seats if not seat.crashed]
+        return [slot for slot in self._slots if not slot.crashed]
 
-    def _ask(self, seat: CheckSlot, record: Observed) -> list[Finding]:
-        if seat.check is None:
-            found = self._guarded(seat, self._create_check, seat)
-            if seat.check is None:
+    def _ask(self, slot: CheckSlot, record: Observed) -> list[Finding]:
+        if slot.check is None:
+            found = self._guarded(slot, self._create_check, slot)
+            if slot.check is None:
                 return found
         row = self._rows and type(record) is StepRecord
-        return self._guarded(seat, seat.check.observe_row if row else seat.check.observe, record)
+        return self._guarded(slot, slot.check.observe_row if row else slot.check.observe, record)
 
-    def _create_check(self, seat: CheckSlot) -> tuple[Finding, ...]:
-        self._check_of(seat)
+    def _create_check(self, slot: CheckSlot) -> tuple[Finding, ...]:
+        self._check_of(slot)
         return ()
 
-    def _check_of(self, seat: CheckSlot) -> Check:
+    def _check_of(self, slot: CheckSlot) -> Check:
         """The check; creates it and passes it the segments so far if it does not exist yet."""
-        if seat.check is not None:
-            return seat.check
-        check = seat.create()
-        first = self._training_begins if seat.kind.scope == "training" else 0
+        if slot.check is not None:
+            return slot.check
+        check = slot.create()
+        first = self._training_begins if slot.kind.scope == "training" else 0
         for header in self._segments[first:]:
             check.context = Context(header, self._places)
             check.begin_segment(header)
         if self._header is not None:
             check.context = Context(self._header, self._places)
-        seat.check = check
+        slot.check = check
         return check
 
-    def _guarded(self, seat: CheckSlot, ask: Callable[..., Any], *records: Any) -> list[Finding]:
-        if seat.crashed:  # it may crash while another crash is being reported
+    def _guarded(self, slot: CheckSlot, ask: Callable[..., Any], *records: Any) -> list[Finding]:
+        if slot.crashed:  # it may crash while another crash is being reported
             return []
         try:
             found = [*ask(*records)]
-            return self._accept(seat, found) if found else found
+            return self._accept(slot, found) if found else found
         except Exception as error:  # whatever a check raises, the run continues without it
             if self._strict:
                 raise
             at = records[0] if records and type(records[0]) in _RECORD_NAMES else None
-            return self._quarantine(seat, error, at)
+            return self._quarantine(slot, error, at)
 
     @staticmethod
-    def _accept(seat: CheckSlot, found: list[Any]) -> list[Finding]:
-        strange = [item for item in found if not isinstance(item, Finding)]
-        if strange:
-            raise TypeError(f"a check must yield findings, not {strange[0]!r}")
-        return seat.check.without_repeats(found) if seat.check else found
+    def _accept(slot: CheckSlot, found: list[Any]) -> list[Finding]:
+        invalid = [item for item in found if not isinstance(item, Finding)]
+        if invalid:
+            raise TypeError(f"a check must yield findings, not {invalid[0]!r}")
+        return slot.check.without_repeats(found) if slot.check else found
 
     def _tolerance(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._strict else suppress(Exception)
 
-    def _quarantine(self, seat: CheckSlot, error: Exception, at: Observed | None) -> list[Finding]:
-        seat.crashed = True
+    def _quarantine(self, slot: CheckSlot, error: Exception, at: Observed | None) -> list[Finding]:
+        slot.crashed = True
         self._seat_all()
         frames = traceback.extract_tb(error.__traceback__)
         event = EventRecord(
@@ -330,7 +330,7 @@ class Engine:
             step=at.step if at else 0,
             kind=CRASHED,
             data={
-                "check": seat.kind.code,
+                "check": slot.kind.code,
                 "error": f"{type(error).__name__}: {error}",
                 "file": frames[-1].filename if frames else None,
                 "line": frames[-1].lineno if frames else None,
@@ -343,27 +343,27 @@ class Engine:
             for finding in self._ask(other, event)
         ]
 
-    def _why_not(self, seat: CheckSlot) -> str | None:
-        if seat.crashed:
+    def _reason_not_run(self, slot: CheckSlot) -> str | None:
+        if slot.crashed:
             return "it crashed and was disabled (HD001)"
-        kinds = seat.needs.kinds
-        if seat.seen:
+        kinds = slot.needs.kinds
+        if slot.seen:
             return None
-        saved = seat.checkpoints or kinds == (EventRecord,)
-        if saved and (reason := no_checkpoints(seat)) is not None:
+        saved = slot.checkpoints or kinds == (EventRecord,)
+        if saved and (reason := no_checkpoints(slot)) is not None:
             return reason
         if TensorRecord in kinds and self._header and self._header.source == CHECKPOINT:
-            wanted = " or ".join(f"{role}s" for role in seat.needs.roles)
+            wanted = " or ".join(f"{role}s" for role in slot.needs.roles)
             return f"the checkpoints contain no {wanted or 'tensors'}"
-        if seat.reason and (StepRecord in kinds or kinds == (EventRecord,)):
-            return seat.reason
-        if seat.unavailable is not None:
-            return seat.unavailable
+        if slot.reason and (StepRecord in kinds or kinds == (EventRecord,)):
+            return slot.reason
+        if slot.unavailable is not None:
+            return slot.unavailable
         if kinds == (EventRecord,):  # no event of its kind occurred
             return None
-        if seat.needs.topics and SetupRecord in kinds:
-            topics = " or ".join(topic.replace("-", " ") for topic in seat.needs.topics)
+        if slot.needs.topics and SetupRecord in kinds:
+            topics = " or ".join(topic.replace("-", " ") for topic in slot.needs.topics)
             return f"no facts about {topics}; `headway check` collects them"
-        if (reason := no_checkpoints(seat)) is not None:
+        if (reason := no_checkpoints(slot)) is not None:
             return reason
         return f"no {' or '.join(_RECORD_NAMES[kind] for kind in kinds)} of the kind it needs"

@@ -319,7 +319,7 @@ class Ladder:
 
 
 def require_policy(policy: Policy | None) -> Policy | None:
-    """The policy as it is. Raises UsageError for anything else, such as the name of one."""
+    """Return the policy. Raises UsageError for anything else, such as the name of a policy."""
     if policy is None or isinstance(policy, Policy):
         return policy
     raise UsageError(

@@ -70,10 +70,10 @@ def suggest(word: str, codes: Iterable[str], names: Iterable[str]) -> str:
 
 
 def _slip(word: str, codes: Iterable[str]) -> str | None:
-    """The one code that `word` is after a slip of the keyboard, or None.
+    """The only code that differs from `word` by a typing error, or None.
 
-    A letter typed for a digit, two characters swapped, one missing, or one too many. A wrong digit
-    points at no code: HD999 is as near to HD909 as to HD919.
+    A letter typed for a digit, two characters swapped, one missing, or one extra. A wrong digit
+    does not identify a code: HD999 is as near to HD909 as to HD919.
     """
     swapped = (word[:at] + word[at : at + 2][::-1] + word[at + 2 :] for at in range(len(word)))
     tried = {word[:2] + word[2:].translate(LOOK_ALIKES), *swapped, *_shortened(word)}

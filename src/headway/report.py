@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,9 +87,9 @@ class Report:
     """All runs of a store or folder that contains several, the worst first; the findings are those
     of the first."""
     looked_at: str = ""
-    """What was looked at: `300 losses, steps 1 to 300`."""
+    """What was examined: `300 losses, steps 1 to 300`."""
     not_shown: str = ""
-    """What that much could not show, as a sentence."""
+    """Which faults need more data, as a sentence."""
     too_little: str = ""
     """Why a report without findings shows nothing; empty if the checks that matter could run."""
     suppressed: Sequence[SuppressedFinding] = field(default=())
@@ -99,14 +100,14 @@ class Report:
     """Returns the records of the run again, for charts; None if they are not kept."""
 
     charts: Callable[[], ChartData] | None = field(default=None, repr=False, compare=False)
-    """Returns the chart data, if there is a shorter way than through the records."""
+    """Returns the chart data, if it can be built without the records."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "findings", Findings(self.findings))
 
     @classmethod
     def from_engine(cls, engine: Engine, *, command: str, notes: Sequence[str] = ()) -> Report:
-        """The report on what an engine found in its stream."""
+        """The report about the stream of an engine."""
         seen = engine.findings
         # Causes are found among single episodes: a fault may have another cause each time.
         found, causes = merge_repeats(seen, find_causes(seen))
@@ -151,9 +152,9 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """`failed` if the run did not end in good order, `interrupted` if it was stopped,
-        `findings` when anything is at warning or above, `unknown` if too little could be looked at,
-        else `healthy`.
+        """`failed` if the run did not end normally, `interrupted` if it was stopped, `findings` if
+        there is a finding at warning or above, `unknown` if too little could be examined, else
+        `healthy`.
 
         A crash that was followed by a resume is a finding, not the end of the run.
         """
@@ -187,6 +188,15 @@ class Report:
             kept = "only the loss is kept" if self.curve is not None else "no loss was read"
             raise UsageError(f"report.plot({signal!r}): {kept} in this report")
         return plot_curve("loss", *self.curve, self.findings, ax)
+
+    def __str__(self) -> str:
+        """As `headway diagnose` prints it, without colours."""
+        from headway.output.console import ReportPrinter
+        from headway.output.terminal import TerminalPage
+
+        text = StringIO()
+        ReportPrinter(TerminalPage(text)).write(self)
+        return text.getvalue().strip("\n")
 
     def _repr_html_(self) -> str:
         """As Jupyter shows it."""

@@ -31,7 +31,10 @@ const looks = {
     for (const words of ["NaN in sample 1043, 1 update skipped", "120 steps", "Tested on the failing step and cured"]) check(said.includes(words), `${words} is not in ${said}`);
   },
   async finding_clicked(page) {
+    const top = () => page.evaluate(() => document.querySelector("[data-panel=loss]").getBoundingClientRect().top + scrollY);
+    const before = await top();
     await page.locator(".cause button.jump").first().click();
+    equal(await top(), before); // a zoom does not move the chart
     check(/^The charts show steps \d+ to \d+\.$/.test(await shown(page)), await shown(page));
     check(await page.isVisible("#whole"), "no way back to the whole run");
     const focused = await page.evaluate(() => document.activeElement.dataset.panel);
@@ -215,6 +218,43 @@ const looks = {
     await page.focus("[data-panel=gpu]");
     await page.keyboard.press("Escape");
     equal(await shown(page), "The charts show the whole run.");
+  },
+  async machine_of_every_rank(page) {
+    const legend = (panel) => page.$$eval(`figure:has([data-panel=${panel}]) .legend bdi`, (found) => found.map((item) => item.textContent));
+    equal(await legend("gpu"), ["rank 0", "rank 1", "rank 2", "rank 3"]);
+    equal(await legend("cpu"), ["rank 0", "rank 1", "rank 2", "rank 3", "the whole host"]);
+    equal(await legend("host-memory"), ["used"], "one host:");
+    equal((await legend("rank-memory")).length, 4);
+    for (const count of await inks(page, "#system .chart canvas")) check(count > 10, "a chart is blank");
+    await page.focus("[data-panel=gpu]");
+    await page.keyboard.press("End");
+    await page.waitForTimeout(60);
+    const said = await page.getAttribute("[data-panel=gpu]", "aria-valuetext");
+    check(said.includes("rank 0 90 %") && said.endsWith("rank 3 45 %"), said);
+    check((await page.textContent("figure:has([data-panel=gpu]) .says")).includes("45 % (rank 3) to 90 % (rank 0)"), "the idle rank is not named");
+  },
+  async machines_of_many_ranks(page) {
+    const legend = (panel) => page.$$eval(`figure:has([data-panel=${panel}]) .legend bdi`, (found) => found.map((item) => item.textContent));
+    equal(await legend("gpu"), ["mean of 16", "rank 15 (node-1), the lowest", "rank 0 (node-0), the highest"]);
+    equal(await legend("host-memory"), ["node-0", "node-1"], "a curve per host:");
+    await page.focus("[data-panel=gpu]");
+    await page.keyboard.press("End");
+    await page.waitForTimeout(60);
+    const said = await page.getAttribute("[data-panel=gpu]", "aria-valuetext");
+    check(said.includes("mean of 16 87.19 % (45 % to 90 %)"), said);
+  },
+  async sample_shown(page) {
+    const said = await page.textContent("#incidents .sample");
+    for (const words of ["Sample 37 (row 5 of the batch)", "word37 word5 word7", "4 tokens, decoded", "36 not finite, in magenta", "<img src=x onerror="]) check(said.includes(words), `${words} is not in ${said}`);
+    const [width, height, colour] = await page.$eval("#incidents .sample img", (shown) => {
+      const canvas = document.createElement("canvas");
+      [canvas.width, canvas.height] = [shown.naturalWidth, shown.naturalHeight];
+      const ctx = canvas.getContext("2d");
+      ctx.drawImage(shown, 0, 0);
+      return [shown.naturalWidth, shown.naturalHeight, [...ctx.getImageData(7, 5, 1, 1).data.slice(0, 3)]];
+    });
+    equal([width, height, colour], [24, 16, [255, 0, 255]], "the hole in the picture:");
+    equal(await page.evaluate(() => window.pwned), undefined);
   },
   async layers_switched(page) {
     equal(await page.textContent("#changes"), "Before step 700, blocks.2.fc.weight (Linear) changed first: from step 628 on its gradient norm rose, by a factor of 158 in the end.");

@@ -212,6 +212,72 @@ const looks = {
     equal(await sound(page), []);
     return page;
   },
+  async many_runs_compared() {
+    const page = await open(origin + "/");
+    await row(page, "sweep/11").waitFor();
+    await page.fill("#find", "sweep/");
+    await page.getByRole("button", { name: "Select all shown" }).focus();
+    await page.keyboard.press("Enter");
+    await page.click("#compare");
+    await page.waitForFunction(() => document.documentElement.dataset.compared === "12" && Number(document.documentElement.dataset.drawn) > 0);
+    const swatches = await page.$$eval("figure:has([data-panel=loss]) .swatch", (found) => found.map((item) => item.style.background));
+    equal([swatches.length, new Set(swatches).size], [12, 12], "curves and colours:");
+    // The curve next to the cursor is told from the others.
+    const box = await page.locator("[data-panel=loss] .u-over").boundingBox();
+    await page.mouse.move(box.x + box.width / 2, box.y + box.height - 4);
+    await page.waitForFunction(() => document.querySelectorAll("figure:has([data-panel=loss]) .entry.near").length === 1);
+    await page.fill("#find", "sweep/07");
+    equal(await page.$$eval(".pick", (found) => found.length), 1);
+    await page.fill("#find", "");
+    for (const colorScheme of ["light", "dark"]) {
+      await page.emulateMedia({ colorScheme });
+      equal(await sound(page), [], colorScheme);
+    }
+    await page.setViewportSize({ width: 390, height: 800 });
+    await page.waitForTimeout(250);
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+    check(wide <= 390, `twelve runs are ${wide} pixels wide on a phone`);
+    await page.selectOption("#group", "all");
+    await page.waitForFunction(() => document.querySelector("figure:has([data-panel=loss]) .legend bdi").textContent === "all runs (mean of 12 runs)");
+    return page;
+  },
+  async two_trainings_live() {
+    const page = await open(origin + "/");
+    for (const name of ["training", "training-2"]) await row(page, name).locator("input").check();
+    await page.click("#compare");
+    await page.waitForFunction(() => document.documentElement.dataset.compared === "2" && Number(document.documentElement.dataset.drawn) > 0);
+    await page.waitForFunction(() => document.querySelectorAll(".pick:has(input:checked) .quiet").length === 2);
+    const steps = () => page.$$eval(".pick:has(input:checked) .quiet", (found) => found.map((item) => Number(item.textContent.match(/step (\d+)/)[1])));
+    const ends = () => page.$eval("[data-panel=loss]", (item) => Number(item.getAttribute("aria-valuemax")));
+    const [before, end] = [await steps(), await ends()];
+    await page.waitForFunction((step) => Number(document.querySelector("[data-panel=loss]").getAttribute("aria-valuemax")) > step + 10, end);
+    await page.waitForFunction((known) => [...document.querySelectorAll(".pick:has(input:checked) .quiet")].every((item, at) => Number(item.textContent.match(/step (\d+)/)[1]) > known[at]), before);
+    return page;
+  },
+  async sample_shown() {
+    const page = await toRun("pictured");
+    const box = page.locator("#incident-0 .sample");
+    await box.waitFor();
+    equal(await box.locator("h4").textContent(), "Sample 37 (row 5 of the batch)");
+    await page.waitForFunction(() => { const shown = document.querySelector("#incident-0 img"); return shown.complete && shown.naturalWidth === 24 && shown.naturalHeight === 16; });
+    const said = await box.textContent();
+    for (const words of ["word37 word5 word7", "4 tokens, decoded", "36 not finite, in magenta", "<img src=x onerror="]) check(said.includes(words), `${words} is not in ${said}`);
+    equal(await page.evaluate(() => window.pwned), undefined);
+    equal(await page.$$eval("#incident-0 img", (found) => found.length), 1, "pictures:");
+    await page.locator("#incident-0 summary", { hasText: "Before and after" }).focus();
+    await page.keyboard.press("Enter");
+    check((await page.textContent("#incident-0 details[open]")).includes("NaN"), "the bad step is not in its surroundings");
+    equal(await sound(page), []);
+    return page;
+  },
+  async notes_and_tags() {
+    const page = await open(origin + "/");
+    await row(page, "seed-0").waitFor();
+    await page.fill("#find", "#slow");
+    await page.waitForFunction(() => document.querySelectorAll("#rows tr").length === 1);
+    equal(await row(page, "seed-0").locator(".note").textContent(), "The first. #slow");
+    return page;
+  },
   async compared_along_time() {
     const page = await open(origin + "/");
     for (const name of ["trained", "training"]) await row(page, name).locator("input").check();
@@ -319,7 +385,7 @@ const looks = {
     await row(page, "sick").waitFor();
     await page.keyboard.press("Tab");
     equal(await page.evaluate(() => document.activeElement.className), "skip");
-    for (let at = 0; at < 60 && await page.evaluate(() => document.activeElement.textContent) !== "sick"; at += 1) await page.keyboard.press("Tab");
+    for (let at = 0; at < 200 && await page.evaluate(() => document.activeElement.textContent) !== "sick"; at += 1) await page.keyboard.press("Tab");
     const outline = await page.evaluate(() => getComputedStyle(document.activeElement).outlineStyle);
     check(outline !== "none", "the focus is not seen");
     await page.keyboard.press("Enter");
@@ -416,6 +482,7 @@ const looks = {
   async server_gone() {
     const page = await open(origin + "/");
     await page.waitForFunction(() => document.getElementById("link").textContent === "live");
+    await row(page, "sick").waitFor();
     process.kill(Number(pid), "SIGKILL");
     await page.waitForFunction(() => document.getElementById("link").textContent === "no connection");
     check(await row(page, "sick").count() === 1, "what was known is gone");

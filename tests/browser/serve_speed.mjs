@@ -1,8 +1,8 @@
-// node serve_speed.mjs URL NAME SECONDS [SHOT]: seconds from opening a run's page to what is to be seen on it, as JSON.
+// node serve_speed.mjs URL NAME SECONDS RUNS [SHOT]: seconds from opening a run's page to what is to be seen on it, as JSON.
 // First while the server has just begun to read the run, then once more when it has read all of it.
 import { launch } from "./browser.mjs";
 
-const [, , address, name, patience, shot] = process.argv;
+const [, , address, name, patience, count, shot] = process.argv;
 const { origin } = new URL(address);
 const browser = await launch();
 const context = await browser.newContext({ viewport: { width: 1180, height: 900 } });
@@ -25,6 +25,14 @@ const drawn = () => Number(document.documentElement.dataset.drawn) > 0 && docume
 const layers = () => document.querySelector(".heat canvas") !== null;
 const read = () => Boolean(document.documentElement.dataset.details) && document.getElementById("reading").hidden;
 
+// Whether it came in time. A page that has only just replaced the empty one is asked again.
+async function until(page, condition, given) {
+  for (;;) {
+    const came = await page.waitForFunction(condition, given, { polling: 20 }).then(() => true, (error) => /Timeout/.test(error) ? false : null);
+    if (came !== null) return came;
+  }
+}
+
 async function look(path, { untilRead = false } = {}) {
   const page = await context.newPage();
   page.setDefaultTimeout(1000 * patience);
@@ -34,8 +42,7 @@ async function look(path, { untilRead = false } = {}) {
   const told = {};
   // What does not come in time is null: the rest is still worth knowing.
   const when = async (key, condition) => {
-    const came = await page.waitForFunction(condition, undefined, { polling: 20 }).then(() => true, () => false);
-    told[key] = came ? since() : null;
+    told[key] = await until(page, condition) ? since() : null;
   };
   await when("charts", drawn);
   told.progress = await page.evaluate(() => document.getElementById("reading").hidden ? "" : document.getElementById("how-far").textContent);
@@ -60,28 +67,36 @@ const warm = await look(path);
 // there, and until the server's detail of that part is.
 async function compared(paths) {
   const page = await context.newPage();
+  // CPU time of the page's thread: other work on the machine changes it little.
+  const client = await context.newCDPSession(page);
+  await client.send("Performance.enable", { timeDomain: "threadTicks" });
+  const cpu = async () => (await client.send("Performance.getMetrics")).metrics.find((item) => item.name === "TaskDuration").value;
+  const cpuSince = async (before) => { const now = await cpu(); return Number((now < before ? now : now - before).toFixed(3)); }; // another page counts from zero
   page.setDefaultTimeout(1000 * patience);
   const ids = paths.map((item) => "run=" + item.split("/").pop()).join("&");
-  const told = {};
+  const told = { page_cpu: {} };
   for (const part of ["first", "again"]) {
-    const begun = performance.now();
+    const begun = performance.now(), spent = await cpu();
     await page.goto(`${origin}/compare?${ids}`, { waitUntil: "commit" });
-    await page.waitForFunction((count) => Number(document.documentElement.dataset.drawn) > 0 && document.documentElement.dataset.compared === count, String(paths.length), { polling: 20 });
+    await until(page, (count) => Number(document.documentElement.dataset.drawn) > 0 && document.documentElement.dataset.compared === count, String(paths.length));
     told[part] = Number(((performance.now() - begun) / 1000).toFixed(2));
+    told.page_cpu[part] = await cpuSince(spent);
   }
   await page.focus("[data-panel=loss]");
   await page.keyboard.press("Home");
   const zooms = [];
   for (let at = 0; at < 3; at += 1) {
+    const spent = await cpu();
     const answered = page.waitForResponse((answer) => answer.url().includes("/api/compare") && answer.url().includes("from="));
     const drawn = await page.evaluate(() => new Promise((done) => {
       const begun = performance.now();
       document.querySelector("[data-panel=loss]").dispatchEvent(new KeyboardEvent("keydown", { key: "+" }));
       requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - begun)));
     }));
+    const spentBy = await cpuSince(spent);
     const begun = performance.now();
     await answered;
-    zooms.push({ drawn: Math.round(drawn) / 1000, detail: Number(((performance.now() - begun) / 1000).toFixed(2)) });
+    zooms.push({ drawn: Math.round(drawn) / 1000, cpu: spentBy, detail: Number(((performance.now() - begun) / 1000).toFixed(2)) });
     await page.waitForTimeout(1500);
   }
   told.zooms = zooms;
@@ -91,7 +106,7 @@ async function compared(paths) {
 
 const all = await context.newPage();
 await all.goto(origin + "/");
-await all.waitForFunction(() => document.querySelectorAll("#rows a").length > 0);
+await all.waitForFunction((runs) => document.querySelectorAll("#rows a").length >= runs, Number(count));
 const paths = await all.$$eval("#rows a", (found) => found.map((item) => item.getAttribute("href")));
 await all.close();
 const compare = paths.length > 1 ? await compared(paths.slice(0, 8)) : null;

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 from support.browser_requirements import missing
+from support.pictured_run import pictured_run
 from support.report_runs import (
     busy_run,
     hostile_run,
+    many_ranks_run,
     nothing,
     only_a_loss,
+    ranks_run,
     sick_run,
     spiked_run,
     well_run,
@@ -53,6 +56,9 @@ LOOKS = {
         "accessible",
     ),
     "busy": ("machine_drawn", "layers_switched", "on_a_phone", "accessible"),
+    "ranks": ("machine_of_every_rank", "on_a_phone", "accessible"),
+    "many_ranks": ("machines_of_many_ranks", "on_a_phone", "accessible"),
+    "pictured": ("quiet", "sample_shown", "on_a_phone", "accessible"),
     "well": ("quiet", "accessible"),
     "hostile": ("quiet", "inert", "accessible", "on_a_phone"),
     "only_loss": ("only_a_loss", "accessible"),
@@ -71,6 +77,9 @@ def came(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "sick": sick_run,
         "spiked": spiked_run,
         "busy": busy_run,
+        "ranks": ranks_run,
+        "many_ranks": many_ranks_run,
+        "pictured": pictured_run,
         "well": well_run,
         "hostile": hostile_run,
         "only_loss": only_a_loss,

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from support.browser_requirements import missing
+from support.pictured_run import train_on_pictures
 from support.report_runs import hostile_run, sick_records, well_run, write
 from support.serving import SRC, serving
 
@@ -90,18 +91,25 @@ def came(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for number, (lr, shift) in enumerate([(0.001, 0.0), (0.001, 0.5), (0.01, 0.0)]):
         seeded_run(runs / f"seed-{number}", lr, shift)
     (runs / "seed-0" / "notes.md").write_text("The first. #slow")
+    for number in range(12):
+        seeded_run(runs / "sweep" / f"{number:02}", 0.001, number / 10)
+    train_on_pictures(runs / "pictured")
     (folder / "train.py").write_text(TRAINING)
-    training = subprocess.Popen(
-        [sys.executable, str(folder / "train.py"), str(runs / "trained"), str(runs / "training")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PYTHONPATH": SRC, "OMP_NUM_THREADS": "1"},
-    )
+    trainings = [
+        subprocess.Popen(
+            [sys.executable, str(folder / "train.py"), str(runs / done), str(runs / goes_on)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "PYTHONPATH": SRC, "OMP_NUM_THREADS": "1"},
+        )
+        for done, goes_on in (("trained", "training"), ("trained-2", "training-2"))
+    ]
     try:
         with serving(runs) as up:
-            assert training.stdout is not None
-            assert training.stdout.readline() == "trained\n"
+            for training in trainings:
+                assert training.stdout is not None
+                assert training.stdout.readline() == "trained\n"
             done = subprocess.run(
                 ["node", str(HERE / "serve.mjs"), up.url, str(folder), str(up.process.pid)],
                 capture_output=True,
@@ -109,8 +117,9 @@ def came(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
                 timeout=280,
             )
     finally:
-        training.kill()
-        training.communicate()
+        for training in trainings:
+            training.kill()
+            training.communicate()
     assert done.returncode == 0, done.stderr
     if done.stderr:
         print(done.stderr)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from headway.checkpoints import inert_pickle, zip_archive
+from headway.checkpoints import inert_pickle, nested_pickles
 from headway.checkpoints.checkpoint_discovery import open_checkpoint
 from headway.checkpoints.inert_pickle import load, load_inert
 from headway.checkpoints.pickle_values import Damaged, Global
@@ -249,7 +249,7 @@ def test_a_pickle_that_cannot_be_looked_into_is_no_silence(
     (problem,) = open_checkpoint(path).problems
     assert problem.kind == "unreadable"
     assert "'x/other.pkl' could not be examined: entry" in problem.message
-    monkeypatch.setattr(zip_archive, "MAX_BYTES", 100)
+    monkeypatch.setattr(nested_pickles, "MAX_BYTES", 100)
     path = archive(tmp_path / "y.pt", {"y/big.pkl": pickle.dumps("x" * 100)})
     (problem,) = open_checkpoint(path).problems
     assert "more than 100 bytes" in problem.message

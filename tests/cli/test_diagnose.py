@@ -85,7 +85,7 @@ def test_verbose_names_what_did_not_run(invoke, well):
     long = invoke("diagnose", well, "--verbose").stdout
     assert "HD804" not in short
     assert " checks could run" in short
-    assert "  HD804  needs step_time_s, which this source does not have" in long.splitlines()
+    assert "  HD801  needs host_rss_bytes, which this source does not have" in long.splitlines()
 
 
 def test_several_paths_one_of_them_missing(invoke, sick, well, tmp_path):

@@ -7,12 +7,15 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from headway.cli.script_command import StepProgress
+from headway.core.findings import Finding, Severity, Where
 from headway.core.records import StepRecord
+from headway.logs.log_file import open_log, share_read
 from headway.output import terminal
 from headway.output.terminal import StatusLine, format_seconds, spinner
 
@@ -72,6 +75,21 @@ def test_nothing_without_a_terminal(term: str | None, monkeypatch: pytest.Monkey
     assert stream.getvalue() == ""
 
 
+def test_the_share_of_a_log_that_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = make_screen(monkeypatch)
+    path = tmp_path / "train.log"
+    path.write_text("x" * 1000, encoding="utf-8")
+    assert share_read() is None
+    with open_log(path) as file, spinner("reading", delay_s=0.01, share=share_read):
+        file.read(250)
+        assert share_read() == 0.25
+        end = time.monotonic() + 10
+        while "25 %" not in screen.getvalue() and time.monotonic() < end:
+            time.sleep(0.01)
+    assert re.search(r"reading, 25 %, 0:0\d elapsed, about 0:0\d left", screen.getvalue())
+    assert share_read() is None
+
+
 @pytest.mark.parametrize(
     ("limits", "steps", "text"),
     [
@@ -98,6 +116,26 @@ def test_step_elapsed_and_remaining_time(
     for step, now in steps:  # noqa: B007 - the clock reads it
         progress(StepRecord(0, step, step, {"loss": 1.0}))
     assert screen.getvalue().rpartition(CLEAR)[2].startswith(f"headway: {text}")
+
+
+def test_first_findings_are_shown_while_the_script_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = make_screen(monkeypatch)
+    progress = StepProgress(10)
+    where = Where(file="/home/me/train.py", line=26)
+    progress(StepRecord(0, 3, 3, {"loss": 1.0}))
+    for code, severity in [
+        ("HD303", Severity.ERROR),
+        ("HD303", Severity.ERROR),
+        ("HD316", Severity.INFO),
+        ("HD207", Severity.WARNING),
+        ("HD104", Severity.WARNING),
+        ("HD105", Severity.WARNING),
+    ]:
+        progress.found(Finding(code, "a-name", severity, 3, "a message", where))
+    shown = screen.getvalue().rpartition(CLEAR)[2].splitlines()
+    assert shown == [
+        f"headway: step 3: {c} a-name at train.py:26" for c in ("HD303", "HD207", "HD104")
+    ]
 
 
 def test_seconds() -> None:

@@ -16,9 +16,11 @@ from pathlib import Path
 import pytest
 from support.signals import default_interrupt
 
-from headway.cli.watch import POINTS, Curve
+from headway.cli.watch import POINTS, Curve, WatchedRun
 from headway.core.records import EventRecord, Header, StepRecord
 from headway.core.signals import Signal
+from headway.output.terminal import TerminalPage
+from headway.rundir.run_reader import RunDir
 from headway.rundir.writer import RunDirWriter
 
 HEADWAY = [sys.executable, "-m", "headway"]
@@ -157,3 +159,38 @@ def test_a_long_curve_is_thinned_and_keeps_what_stands_out():
     assert curve.values.count(50.0) == 1
     assert curve.steps[-1] > 19 * POINTS
     assert curve.last == 1.0
+
+
+def write_ending(path: Path, *events: EventRecord) -> None:
+    writer = RunDirWriter(path, notify=pytest.fail)
+    writer.write(Header("headway", {"ending": Signal()}, seq=1))
+    for event in events:
+        writer.write(event)
+    writer.flush()
+
+
+def test_steps_without_records_of_a_killed_run_are_counted(invoke, tmp_path):
+    write_ending(
+        tmp_path,
+        EventRecord(0, 1, 79, "killed", {"signal": 6, "steps": 80, "phase": "user"}),
+        EventRecord(0, 2, 79, "end", {"steps": 80, "status": "failed", "signal": 6}),
+    )
+    words = " ".join(invoke("watch", tmp_path).stdout.split())
+    assert "HD913 process-killed" in words
+    assert "the run failed after 80 steps; next: headway diagnose" in words
+
+
+def test_a_run_that_failed_before_its_first_step_shows_why(tmp_path):
+    write_ending(
+        tmp_path,
+        EventRecord(0, 1, 0, "crash", {"error": "KeyError: 'x'", "error_type": "KeyError"}),
+        EventRecord(0, 2, 0, "end", {"steps": 0, "status": "failed", "exit": 1}),
+    )
+    watched, page = WatchedRun(tmp_path), TerminalPage()
+    assert "waiting for the first step" in watched.picture(page).plain
+    for record in RunDir(tmp_path).follow():
+        watched.feed(record)
+    shown = watched.picture(page).plain
+    assert "failed" in shown
+    assert "HD911 script-crashed: KeyError: 'x'" in shown
+    assert "waiting" not in shown

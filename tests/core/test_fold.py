@@ -10,6 +10,8 @@ from support.strategies import thoroughly
 
 from headway.core.episodes import EPISODES, GAP, FindingEpisodes
 from headway.core.findings import Finding, Severity
+from headway.core.incident_events import INCIDENT, read_incident
+from headway.core.records import EventRecord
 
 
 def found(
@@ -150,3 +152,21 @@ def test_memory_stays_bounded() -> None:
         fold.add([found(at, subject=f"p{at}")])
     assert len(fold.findings) == EPISODES
     assert len(fold._open) == EPISODES
+
+
+def test_a_remedy_that_was_tested_later_is_added_to_an_explained_finding() -> None:
+    place = {"file": "train.py", "line": 7}
+    origin = {"op": "sqrt", "phase": "backward", "kind": "sqrt-at-zero", "place": place}
+    data = {"origins": [origin], "headline": "Sqrt at 0", "nature": "deterministic"}
+    trial = {"text": "write `x + 1e-08`", "tried": "cured"}
+    finding = found(3, code="HD201")
+    fold = FindingEpisodes()
+    fold.add([finding])
+    for trials in ([], [trial]):
+        event = EventRecord(0, 9, finding.step or 0, INCIDENT, {**data, "trials": trials})
+        incident = read_incident(event)
+        assert incident is not None
+        fold.explain(incident)
+    (explained,) = fold.findings
+    assert explained.where.line == 7
+    assert [(item.text, item.cured) for item in explained.remedies] == [(trial["text"], True)]

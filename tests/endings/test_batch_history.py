@@ -62,3 +62,7 @@ def test_nothing_unusual(before: list[Any]) -> None:
 
 def test_the_current_batch_is_no_history() -> None:
     assert unusual([], pair(6)) == [None, None]
+
+
+def test_the_singular() -> None:
+    assert unusual([pair(64)], pair(1))[0] == "has 1 row; the one before had 64"

@@ -205,7 +205,7 @@ def test_the_hooks_are_chained_and_removed(tmp_path: Path) -> None:
 
 
 SCRIPT = """
-import sys, threading
+import os, sys, threading, traceback
 import torch, torch.multiprocessing as mp
 from torch import nn
 import headway
@@ -218,6 +218,9 @@ def work(rank=0):
         model(torch.randn(8, 4)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
+        if step == 3 and sys.argv[1].startswith(("sys.exit", "os._exit")):
+            name, _, status = sys.argv[1].partition(" ")
+            {"sys.exit": sys.exit, "os._exit": os._exit}[name](int(status))
         if step == 3 and sys.argv[1] != "unclosed":
             raise KeyboardInterrupt if sys.argv[1] == "interrupt" else ValueError("wrong")
 
@@ -228,6 +231,12 @@ if __name__ == "__main__":
         thread.join()
     elif sys.argv[1] == "spawn":
         mp.spawn(work, nprocs=1)
+    elif sys.argv[1] == "handled":
+        try:
+            work()
+        except ValueError:
+            traceback.print_exc()
+            sys.exit(1)
     else:
         work()
 """
@@ -241,6 +250,7 @@ if __name__ == "__main__":
         ("thread", "failed"),
         ("spawn", "failed"),
         ("interrupt", "interrupted"),
+        ("handled", "failed"),
         ("unclosed", "healthy"),
     ],
 )
@@ -259,3 +269,78 @@ def test_a_guard_without_with_records_the_exception(tmp_path: Path, how: str, ve
             'ValueError("wrong")'
         )
         assert finding.step == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "verdict", "code"),
+    [
+        ("sys.exit 3", "failed", "HD911"),
+        ("sys.exit 143", "interrupted", "HD915"),
+        ("sys.exit 0", "unknown", None),
+        ("os._exit 3", "failed", "HD913"),
+        ("os._exit 0", "unknown", None),
+    ],
+)
+def test_a_guard_without_with_sees_how_the_process_leaves(
+    tmp_path: Path, how: str, verdict: str, code: str | None
+) -> None:
+    script, run = tmp_path / "train.py", tmp_path / "run"
+    script.write_text(textwrap.dedent(SCRIPT))
+    done = warm_python.run([sys.executable, str(script), how, str(run)])
+    assert done.returncode == int(how.split()[1]), done.stderr
+    report = diagnose(run)
+    assert report.verdict == verdict
+    assert [item.code for item in report.findings] == ([] if code is None else [code])
+    for finding in report.findings:
+        assert finding.where.line == 1 + SCRIPT.splitlines().index(
+            '            {"sys.exit": sys.exit, "os._exit": os._exit}[name](int(status))'
+        )
+
+
+def leave_while_handling() -> None:
+    try:
+        raise ValueError("wrong")
+    except ValueError:
+        raise SystemExit(3)  # noqa: B904 - as scripts do
+
+
+def test_the_exception_that_was_handled_when_the_script_left_is_the_cause(tmp_path: Path) -> None:
+    with nothing_else_trains():
+        done = run_guarded(
+            lambda: train(fail=leave_while_handling), settings=Settings(), run_dir=tmp_path
+        )
+    assert done.status == 3
+    (finding,) = [item for item in done.report.findings if item.code == "HD911"]
+    assert finding.message == "ValueError: wrong"
+    assert finding.where.line == leave_while_handling.__code__.co_firstlineno + 2
+    (end,) = events_of(tmp_path, "end")
+    assert end.data == {"steps": 3, "status": "failed", "exit": 3}
+
+
+def test_a_common_error_of_torch_has_its_remedy() -> None:
+    done = guarded(RuntimeError("mat1 and mat2 shapes cannot be multiplied (32x400 and 784x10)"))
+    (finding,) = [item for item in done.report.findings if item.code == "HD911"]
+    assert [remedy.text for remedy in finding.remedies] == [
+        "The layer expects 784 features and gets 400: set `in_features=400`, or check what is "
+        "flattened before it."
+    ]
+
+
+class Compiled(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.ones(4)
+
+
+@pytest.mark.slow
+def test_the_line_and_the_error_of_compiled_code() -> None:
+    def work() -> None:
+        train()
+        torch.compile(Compiled(), backend="eager")(torch.ones(8, 3))
+
+    with nothing_else_trains():
+        done = run_guarded(work, settings=Settings())
+    (finding,) = [item for item in done.report.findings if item.code == "HD911"]
+    assert finding.where.line == Compiled.forward.__code__.co_firstlineno + 1
+    assert finding.message.startswith("RuntimeError: ")
+    assert "fake tensor" not in finding.message

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 from support.paired_trainings import events_of
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from headway.config import Settings
 from headway.core.findings import Finding
@@ -30,6 +32,8 @@ class Numbers(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         if index == BAD and self.how == "raise":
             raise ValueError("unreadable")  # the data set's line
+        if index == BAD and self.how == "raise in a worker" and get_worker_info() is not None:
+            raise ValueError("unreadable")
         return torch.randn(4 + (index == BAD and self.how == "uneven")), 1.0
 
 
@@ -62,6 +66,14 @@ def test_the_sample_and_the_line(options: dict[str, Any]) -> None:
     assert (Path(str(finding.where.file)).name, finding.where.line) == (Path(__file__).name, LINE)
     assert "ValueError: unreadable" in finding.message
     assert ("worker" in finding.message) == bool(options)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True, "batch_size": 4}])
+def test_a_sample_that_loads_well_the_second_time(options: dict[str, Any]) -> None:
+    loader = DataLoader(Numbers("raise in a worker"), **{"batch_size": 8, **options}, num_workers=2)
+    finding = finding_of(lambda: train(loader), "HD514")
+    assert finding.where.sample == BAD
 
 
 def test_samples_that_cannot_be_stacked() -> None:
@@ -176,3 +188,30 @@ def test_a_checkpoint_that_cannot_be_moved(tmp_path: Path) -> None:
         (tmp_path / "a.tmp").rename(tmp_path / "none" / "a.pt")
 
     assert "the folder does not exist" in finding_of(work, "HD708").message
+
+
+def save_a_lambda(path: Path, *, catch: bool) -> None:
+    train(DataLoader(Numbers("fine"), batch_size=8))
+    try:
+        torch.save({"transform": lambda x: x}, path)
+    except (AttributeError, pickle.PicklingError):
+        if not catch:
+            raise
+
+
+def test_an_object_that_cannot_be_pickled(tmp_path: Path) -> None:
+    finding = finding_of(lambda: save_a_lambda(tmp_path / "a.pt", catch=False), "HD708")
+    assert f"{tmp_path / 'a.pt'} could not be saved: it contains an object" in finding.message
+    assert finding.where.line == save_a_lambda.__code__.co_firstlineno + 3
+    assert "`state_dict()`" in finding.remedies[0].text
+
+
+def test_an_object_that_was_only_tried_is_quiet(tmp_path: Path) -> None:
+    work = lambda: save_a_lambda(tmp_path / "a.pt", catch=True)  # noqa: E731
+    assert run_guarded(work, settings=Settings()).report.findings == []
+
+
+def test_the_remedy_fits_the_reason(tmp_path: Path) -> None:
+    bad = str(tmp_path / "none" / "bad.pt")
+    finding = finding_of(lambda: save_and_train([bad]), "HD708")
+    assert finding.remedies[0].text.startswith("Create the folder first")

@@ -16,17 +16,22 @@ from typing import Any
 
 import pytest
 import torch
+from support.paired_trainings import events_of
+from support.trainings import nothing_else_trains
 from torch import nn
 from torch.distributed import distributed_c10d
 from torch.utils.data import dataloader
 
 import headway
+from headway.config import Settings
+from headway.core.hang_facts import Comparison
 from headway.guard.endings import process_activity, rank_position, watchdog
 from headway.guard.endings.exit_hooks import failed_threads
 from headway.guard.endings.rank_board import RankBoard
 from headway.guard.endings.rank_position import find_wait
-from headway.guard.endings.watchdog import LEAST_S, LOOK_S, Watchdog, WatchedProgress
-from headway.guard.recovery.recovery_manager import PreemptionSignals
+from headway.guard.endings.watchdog import LEAST_S, LOOK_S, Watchdog, WatchedProgress, watchdogs
+from headway.guard.recovery.preemption import PreemptionSignals
+from headway.guard.script.guarded_run import run_guarded
 from headway.output.notices import Notices
 from headway.rundir.heartbeat import read_heartbeat
 from headway.rundir.vanished_run import CrashStack, stack_file
@@ -155,6 +160,45 @@ def test_progress_after_it_takes_it_back(run: Clockwork, standing: Callable[[], 
     assert len(run.events) == 2
     run.pass_time(dog, 40)
     assert len(run.events) == 3
+
+
+def test_another_guard_that_takes_over_takes_it_back(
+    run: Clockwork, standing: Callable[[], int]
+) -> None:
+    dog = watched(run, standing())
+    run.pass_time(dog, 20)
+    dog.continued()
+    assert [data.get("over", False) for _, data in run.events] == [False, True]
+    assert not dog.hangs
+    quiet = watched(run, standing())
+    quiet.continued()
+    assert len(run.events) == 2
+
+
+def two_phases(pause: Callable[[], None]) -> None:
+    model = nn.Linear(2, 1)
+    for _ in range(2):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(20):
+            model(torch.randn(4, 2)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        pause()
+
+
+def test_a_pause_between_two_optimizers_is_no_hang(tmp_path: Path) -> None:
+    def report_once() -> None:
+        for dog in list(watchdogs):
+            dog._report(dog._describe([dog._position()], Comparison("same")))
+
+    pauses = iter([report_once, lambda: None])
+    with nothing_else_trains():
+        done = run_guarded(
+            lambda: two_phases(lambda: next(pauses)()), settings=Settings(), run_dir=tmp_path
+        )
+    kinds = [event.data.get("over", False) for event in events_of(tmp_path, "hang")]
+    assert kinds == [False, True]
+    assert [item.code for item in done.report.findings if item.code == "HD914"] == []
 
 
 def test_activity_is_progress(run: Clockwork, standing: Callable[[], int]) -> None:

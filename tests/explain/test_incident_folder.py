@@ -167,7 +167,7 @@ def test_every_tensor_file_loads_safely(tmp_path: Path) -> None:
     for name in ("batch.pt", "rng.pt", "state.pt"):
         torch.load(folder / name, weights_only=True)
     assert sorted(os.listdir(folder)) == [
-        "README.md", "batch.pt", "incident.json", "rng.pt", "state.pt",
+        "README.md", "batch.pt", "incident.json", "rng.pt", "samples.json", "state.pt",
     ]  # fmt: skip
 
 

@@ -164,6 +164,15 @@ CASES = [
     ),
     Case("div in place", "other /= x; loss = other.sum()", [0.0, 1.0], OPEN, "zero-over-zero",
          "div"),
+    Case("div_", "loss = other.div_(x).sum()", [0.0, 1.0], OPEN, "zero-over-zero", "div"),
+    Case(
+        "a count", "loss = kept.sum() / len(kept)", [0.0, 0.0], [2.0, 3.0], "zero-over-zero",
+        "div", before="kept = x[x > 1]",
+    ),
+    Case(
+        "product in float16", "loss = (low * low).float().mean()", [1.0, 300.0], [0.5, 0.25],
+        "overflow", "mul", before="low = x.half()", inputs=operands(torch.ones(2).half()),
+    ),
     Case(
         "div by a count", "loss = x[batch > 9].sum() / (batch > 9).sum()", [0.0, 1.0], [10.0, 11.0],
         "zero-over-zero", "div", inputs=COUNT,

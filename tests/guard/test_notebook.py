@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import warm_python
 
 import headway
 from headway.torch_adapters.frames import Location
@@ -40,6 +42,26 @@ class Shell:
         self.compile = self
         self.names: dict[str, int] = {}
         self.variables: dict[str, Any] = {}
+        self.events = self
+        self.callbacks: dict[str, list[Any]] = {"pre_run_cell": [], "post_run_cell": []}
+
+    def register(self, event: str, function: Any) -> None:
+        self.callbacks[event].append(function)
+
+    def unregister(self, event: str, function: Any) -> None:
+        self.callbacks[event].remove(function)
+
+    def run_caught(self, text: str) -> None:
+        """As a cell is run: its exception is shown and kept, and the process goes on."""
+        for tell in list(self.callbacks["pre_run_cell"]):
+            tell(None)
+        result = SimpleNamespace(error_in_exec=None)
+        try:
+            self.run_cell(text)
+        except BaseException as error:
+            result.error_in_exec = sys.last_value = error
+        for tell in list(self.callbacks["post_run_cell"]):
+            tell(result)
 
     def format_code_name(self, name: str) -> tuple[str, str] | None:
         return ("Cell", f"In[{self.names[name]}]") if name in self.names else None
@@ -84,6 +106,65 @@ def test_a_bad_step_in_a_notebook(
     report = headway.diagnose(tmp_path)
     assert report.to_dict()["findings"][0]["where"]["file"] == "cell [2]"
     assert "cell [2], line 3" in report._repr_html_()
+
+
+OPEN = "guard = headway.Guard(model, optimizer, run_dir=folder)\n"
+STEPS = """\
+for _ in range(4):
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+CRASH, STOP = STEPS + "{}['loss']\n", STEPS + "raise KeyboardInterrupt\n"
+OTHER = "undefined\n"
+
+
+@pytest.mark.parametrize(
+    ("cells", "verdict"),
+    [
+        ([OPEN + CRASH], "failed"),
+        ([OPEN, STEPS, CRASH, "print()", OTHER], "failed"),
+        ([OPEN, STEPS, STOP], "interrupted"),
+        ([OPEN, STEPS, STOP, OTHER], "interrupted"),
+        ([OPEN, CRASH, STEPS], "healthy"),
+        ([OPEN, STEPS, OTHER], "unknown"),  # too few steps to judge
+    ],
+)
+@pytest.mark.parametrize("end", ["close", "drop"])
+def test_a_cell_that_ends_with_an_exception(
+    shell: Shell, tmp_path: Path, cells: list[str], verdict: str, end: str
+) -> None:
+    shell.variables["folder"] = tmp_path
+    for text in (
+        SETUP,
+        *cells,
+        "guard.close()" if end == "close" else "del guard, model, optimizer",
+    ):
+        shell.run_caught(text)
+    gc.collect()
+    report = headway.diagnose(tmp_path)
+    assert report.verdict == verdict
+    found = [(item.code, item.where.file) for item in report.findings if item.code == "HD911"]
+    known = OTHER not in cells  # the shell has forgotten the first exception
+    name = f"cell [{1 + len(cells)}]" if known else None
+    assert found == ([("HD911", name)] if verdict == "failed" else [])
+    assert shell.callbacks == {"pre_run_cell": [], "post_run_cell": []}
+
+
+@pytest.mark.slow
+def test_a_real_shell(tmp_path: Path) -> None:
+    pytest.importorskip("IPython")
+    script = tmp_path / "cells.py"
+    script.write_text(
+        "from IPython.core.interactiveshell import InteractiveShell\n"
+        "shell = InteractiveShell.instance()\n"
+        f"for text in {[SETUP, f'folder = {str(tmp_path)!r}', OPEN, CRASH]!r}:\n"
+        "    shell.run_cell(text)\n"
+    )
+    warm_python.run([sys.executable, str(script)])
+    report = headway.diagnose(tmp_path)
+    assert report.verdict == "failed"
+    assert [item.where.line for item in report.findings if item.code == "HD911"] == [5]
 
 
 def test_a_file_keeps_its_name_in_a_notebook(shell: Shell) -> None:

@@ -479,3 +479,23 @@ def test_a_collective_that_timed_out_has_its_rank_and_time(tmp_path: Path) -> No
     path.write_text("\n".join([*rows, timeout]) + "\n", encoding="utf-8")
     [finding] = [item for item in headway.diagnose(path).findings if item.code == "HD914"]
     assert finding.message == "no progress for 600 s. Rank 3 waits in allreduce"
+
+
+@pytest.mark.parametrize(
+    ("line", "loss"),
+    [
+        ("{} tensor({}, grad_fn=<NllLossBackward0>)", True),
+        ("epoch {}: tensor({}, device='cuda:0', grad_fn=<MeanBackward0>)", True),
+        ("step {} loss tensor({}, grad_fn=<NllLossBackward0>)", True),
+        ("{} tensor({})", False),  # it may be anything
+    ],
+)
+def test_a_printed_tensor_with_a_graph_is_the_loss(tmp_path: Path, line: str, loss: bool) -> None:
+    path = tmp_path / "out.txt"
+    lines = [line.format(n, "nan" if n >= 30 else f"{2.3 - n / 50:.4f}") for n in range(40)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    if loss:
+        assert [item.code for item in headway.diagnose(path).findings][-1] == "HD101"
+    else:
+        with pytest.raises(UnreadableInput):
+            headway.diagnose(path)

@@ -88,19 +88,23 @@ def test_a_fix_is_a_diff_and_says_whether_it_was_tested(tmp_path: Path) -> None:
     edit = SourceEdit(str(path), start, start + len(".softmax(-1)"), "", digest)
     assert edit_diff([edit]) == ["-    p = model(x).softmax(-1)", "+    p = model(x)"]
     shown = finding(path, 4, "softmax")
-    for remedy, words in (
-        (Remedy("Remove it", edits=(edit,)), "(not tested)"),
-        (Remedy("Remove it", True, True, (edit,)), "(tested on the failing step: cured)"),
+    plain = Remedy("Remove it", edits=(edit,))
+    other = Remedy("Write something else", edits=(edit,))
+    cured = Remedy("Remove it", True, True, (edit,))
+    for remedies, words in (
+        ((plain,), "(not tested)"),
+        ((cured,), "(tested on the failing step: cured)"),
+        ((plain, other), "(not tested; 1 alternative with -v)"),
+        ((other, cured), "(tested on the failing step: cured)"),
     ):
-        fixed = Finding(
-            **{**{n: getattr(shown, n) for n in shown.__slots__}, "remedies": (remedy,)}
-        )
+        fixed = Finding(**{**{n: getattr(shown, n) for n in shown.__slots__}, "remedies": remedies})
         made = Report.from_engine(Engine(), command="check")
         text = StringIO()
         printer = ReportPrinter(TerminalPage(text))
         printer.write(Report("check", (fixed,), (Cause(fixed, ()),), (), made.coverage))
         said = text.getvalue()
         assert words in " ".join(said.split())
+        assert "something else" not in said
         assert "    -    p = model(x).softmax(-1)\n    +    p = model(x)\n" in said
     path.write_text(SOURCE + "# changed since\n", encoding="utf-8")
     assert edit_diff([edit]) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -14,7 +15,7 @@ from headway.core.findings import Finding, Severity, Where
 from headway.diagnosis import Cause
 from headway.engine import Engine
 from headway.output.console import ReportPrinter
-from headway.output.display_text import clean, shorten_local_paths
+from headway.output.display_text import clean, shell_quote, shorten_local_paths, wrap_for
 from headway.output.machine_formats import github_commands, sarif_document
 from headway.output.terminal import TerminalPage
 from headway.output.view import format_where
@@ -91,6 +92,13 @@ def test_where(where, words):
     assert format_where(where) == words
 
 
+def test_a_row_that_the_message_names_is_not_named_twice():
+    where = Where(file="a.py", line=3, sample=18)
+    message = "data-set sample 1300 contains 1 NaN (batch[0], row 18)"
+    assert format_where(where, message=message) == "a.py:3"
+    assert format_where(where, message="loss is NaN") == "a.py:3, sample 18"
+
+
 @pytest.mark.parametrize(
     ("whole", "near"),
     [
@@ -146,6 +154,36 @@ def test_the_page_is_near_and_json_is_whole(tmp_path, monkeypatch):
 )
 def test_clean(dirty, kept):
     assert clean(dirty) == kept
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "it's", b"dir\xff/it's a\\b".decode("utf-8", "surrogateescape")]
+)
+def test_a_quoted_path_is_read_back_by_bash(name: str) -> None:
+    quoted = shell_quote(name)
+    assert quoted.isascii()
+    said = subprocess.run(["bash", "-c", f"printf %s {quoted}"], capture_output=True, check=True)
+    assert said.stdout == os.fsencode(name)
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_command_to_type_has_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = (
+        "headway: 252 steps guarded, findings: HD101, HD201; next: headway diagnose runs/"
+        + "a" * 40
+    )
+    lines = wrap_for(Terminal(), text).splitlines()
+    assert lines[0].endswith("HD201;")
+    assert lines[1:] == [f"  next: headway diagnose runs/{'a' * 40}"]
+    assert wrap_for(Terminal(), text[:70]) == text[:70]
+    short = f"headway: step 41: next: headway replay runs/{'a' * 80}"
+    assert wrap_for(Terminal(), short) == short
+    assert wrap_for(StringIO(), text) == text
 
 
 def test_bytes_of_a_path_that_are_not_utf8_are_shown() -> None:

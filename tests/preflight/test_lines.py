@@ -121,6 +121,57 @@ def test_a_module_that_is_never_called_is_information() -> None:
     assert line_of(checked, "HD204").startswith("self.spare =")
 
 
+class Wrapped(nn.Module):
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.down = nn.Linear(base.in_features, 2, bias=False)
+        self.up = nn.Linear(2, base.out_features, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + self.up(self.down(x))  # type: ignore[no-any-return]
+
+
+def test_a_layer_that_runs_without_its_wrapper() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+            self.layers = [self.body, self.head]
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = torch.relu(layer(x))
+            return x
+
+    def work() -> None:
+        model = Net()
+        model.body = Wrapped(model.body)  # type: ignore[assignment]  # bypassed
+        trained = [p for p in model.parameters() if p.requires_grad]
+        train(model, optimizer=torch.optim.SGD(trained, 0.01))
+
+    checked = watch(work, max_steps=12)
+    assert line_of(checked, "HD204").endswith("# bypassed")
+    [found] = [item for item in checked.report.findings if item.code == "HD204"]
+    assert "body is never called: the model still runs the module that" in found.message
+
+
+def test_a_result_that_the_loss_does_not_use() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.side, self.more = nn.Linear(6, 8), nn.Linear(8, 8)
+            self.body, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            extra = self.side(x)
+            extra = torch.tanh(self.more(extra))  # not used
+            return self.head(torch.relu(self.body(x)))  # type: ignore[no-any-return]
+
+    checked = watch(lambda: train(Net()), max_steps=12)
+    assert line_of(checked, "HD204").endswith("# not used")
+
+
 def test_a_layer_that_is_bypassed_is_an_error() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -138,8 +189,10 @@ def test_a_layer_that_is_bypassed_is_an_error() -> None:
         model.body = nn.Linear(6, 8)
         train(model, steps=12)
 
-    found = [item for item in watch(work, max_steps=12).report.findings if item.code == "HD204"]
+    checked = watch(work, max_steps=12)
+    found = [item for item in checked.report.findings if item.code == "HD204"]
     assert [item.severity for item in found] == [Severity.ERROR]
+    assert line_of(checked, "HD204") == "model.body = nn.Linear(6, 8)"
 
 
 def test_zero_grad_in_the_wrong_place() -> None:

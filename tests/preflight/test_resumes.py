@@ -271,3 +271,17 @@ def test_a_file_of_weights_alone_from_the_middle_of_a_session(tmp_path: Path):
         session_of(8)
 
     assert first_cause(work, 30) == "HD407"
+
+
+def test_a_file_of_weights_alone_from_the_end_of_a_training(tmp_path: Path):
+    path = tmp_path / "weights.pt"
+
+    def work():
+        first = net()
+        fit(first, Adam(first.parameters(), lr=0.01), 12)
+        torch.save(first.state_dict(), path)
+        second = net()
+        second.load_state_dict(torch.load(path))
+        fit(second, Adam(second.parameters(), lr=0.01), 10)
+
+    assert "HD407" not in codes(work, 30)

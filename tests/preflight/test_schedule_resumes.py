@@ -49,6 +49,8 @@ def found(file: Path, how: str, kind: str = "exponential", code: str = "HD417") 
     train(*before)
     names = ("model", "optimizer", "schedule")
     saved = {name: item.state_dict() for name, item in zip(names, before, strict=True)}
+    if "unsaved" in how:
+        del saved["schedule"]
     torch.save(saved, file)
     del before
 
@@ -79,6 +81,7 @@ def found(file: Path, how: str, kind: str = "exponential", code: str = "HD417") 
         ("load and advance", "was loaded at position 4 and then advanced 4 times"),
         ("advance", "advanced 4 times after the optimizer's state was loaded"),
         ("new", "restarts at position 0"),
+        ("unsaved", "restarts at position 0, where its rate is 0.01, although"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler")
@@ -102,3 +105,20 @@ def test_a_schedule_that_begins_again_needs_no_large_jump(tmp_path: Path) -> Non
     [finding] = found(tmp_path / "checkpoint.pt", "new", "slow", code="HD406")
     assert "1.23 times the" in finding.message
     assert found(tmp_path / "checkpoint.pt", "load", "slow", code="HD406") == []
+
+
+def test_a_rate_that_the_script_sets_after_loading(tmp_path: Path) -> None:
+    file = tmp_path / "checkpoint.pt"
+    before = begin("exponential")
+    train(*before)
+    torch.save({"model": before[0].state_dict(), "optimizer": before[1].state_dict()}, file)
+
+    def resume() -> None:
+        model, optimizer, schedule = begin("exponential")
+        state = torch.load(file)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        optimizer.param_groups[0]["lr"] = 0.003
+        train(model, optimizer, schedule)
+
+    assert "HD417" not in {item.code for item in run_check(resume).report.findings}

@@ -212,3 +212,73 @@ def test_the_trials_leave_the_training_as_it_is(work: Callable[[], list[Tensor]]
     kept: list[Tensor] = []
     run_check(lambda: kept.extend(work()), max_steps=None)
     assert all(torch.equal(one, other) for one, other in zip(work(), kept, strict=True))
+
+
+class Patches(nn.Module):
+    """Attention over vectors, with a mask that multiplies the scores or fills them."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.score, self.head = kind, nn.Linear(8, 1), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        scores = self.score(x).squeeze(-1)
+        filled = scores.masked_fill(mask == 0, -1e9)
+        scores = scores * mask if self.kind == "product" else filled
+        return self.head((torch.softmax(scores, 1)[..., None] * x).sum(1))
+
+
+class Pair(nn.Module):
+    """Two sentences of one padded length; returns its loss alone."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.embed, self.head = kind, nn.Embedding(V, 16), nn.Linear(32, 3)
+
+    def pool(self, ids: Tensor) -> Tensor:
+        real = (ids != PAD)[..., None].float()
+        x = torch.tanh(self.embed(ids))
+        return x.mean(1) if self.kind == "mean of all" else (x * real).sum(1) / real.sum(1)
+
+    def forward(self, one: Tensor, two: Tensor, labels: Tensor) -> Tensor:
+        both = torch.cat([self.pool(one), self.pool(two)], 1)
+        return F.cross_entropy(self.head(both), labels)
+
+
+def other_inputs(kind: str, make: type[Patches | Pair], width: int) -> Callable[[], None]:
+    def work() -> None:
+        torch.manual_seed(0)
+        model = make(kind)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        for _ in range(3):
+            lengths = torch.randint(4, 17, (B,))
+            lengths[0] = 17
+            real = (torch.arange(17) < lengths[:, None]).float()
+            labels = torch.randint(2, (B,))
+            if make is Patches:
+                out = model(torch.randn(B, 17, 8) * real[..., None], real)
+                loss = F.cross_entropy(out, labels)
+            else:
+                ids = (torch.randint(1, V, (B, 17)) * real).long()
+                loss = model(one=ids, two=torch.randint(1, V, (B, width)), labels=labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("kind", "make", "width", "alarm"),
+    [
+        ("product", Patches, 0, True),
+        ("filled", Patches, 0, False),
+        ("mean of all", Pair, 9, True),
+        ("mean of tokens", Pair, 9, False),
+        ("mean of tokens", Pair, 17, False),  # the other sentence must not be cut
+    ],
+)
+def test_padded_vectors_and_models_that_return_their_loss(
+    kind: str, make: type[Patches | Pair], width: int, *, alarm: bool
+) -> None:
+    assert bool(found(other_inputs(kind, make, width), "HD513")) == alarm

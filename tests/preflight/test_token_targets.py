@@ -159,7 +159,12 @@ def sentences(
 
 
 def fine_tune(
-    pad: int, *, by_mask: bool = False, with_mask: bool = True, **rows: Any
+    pad: int,
+    *,
+    by_mask: bool = False,
+    with_mask: bool = True,
+    at_padding: bool = False,
+    **rows: Any,
 ) -> Callable[[], None]:
     def work() -> None:
         torch.manual_seed(0)
@@ -169,7 +174,8 @@ def fine_tune(
             ids, mask = sentences(pad, **rows)
             labels = ids.clone()
             labels[mask == 0 if by_mask else ids == pad] = -100
-            loss, _ = model(ids, mask if with_mask else None, labels)
+            given = 1 - mask if at_padding else mask
+            loss, _ = model(ids, given if with_mask else None, labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -181,6 +187,7 @@ def fine_tune(
     "work",
     [
         fine_tune(EOS),
+        pytest.param(fine_tune(EOS, at_padding=True), marks=slow),
         pytest.param(fine_tune(EOS, width=32), marks=slow),
         pytest.param(fine_tune(EOS, with_mask=False), marks=slow),
         fine_tune(EOS, with_mask=False, full=True),  # every batch is as long
@@ -196,6 +203,7 @@ def test_an_end_token_that_is_masked_with_the_padding(work: Callable[[], None]) 
     "work",
     [
         fine_tune(EOS, by_mask=True),
+        fine_tune(PAD, end=False, at_padding=True),  # the mask is true at the padding
         *(
             pytest.param(work, marks=slow)
             for work in (

@@ -42,7 +42,12 @@ def train(kind: str, *, even: bool = False) -> Callable[[], list[Tensor]]:
             labels = sum(int((y != PAD).sum()) for _, y in batches)
             for x, y in batches if kind != "one batch" else batches[:1]:
                 logits = model(x).reshape(-1, V)
-                if kind == "sum":
+                if kind in ("masked mean", "masked sum"):
+                    single = F.cross_entropy(logits, y.reshape(-1), reduction="none")
+                    mask = (y != PAD).reshape(-1).float()
+                    total = (single * mask).sum()
+                    loss = total / labels if kind == "masked sum" else total / mask.sum() / 3
+                elif kind == "sum":
                     total = F.cross_entropy(
                         logits, y.reshape(-1), ignore_index=PAD, reduction="sum"
                     )
@@ -59,13 +64,14 @@ def train(kind: str, *, even: bool = False) -> Callable[[], list[Tensor]]:
     return work
 
 
-def test_means_of_different_counts() -> None:
-    [finding] = found(train("mean"))
+@pytest.mark.parametrize("kind", ["mean", "masked mean"])
+def test_means_of_different_counts(kind: str) -> None:
+    [finding] = found(train(kind))
     assert "3 micro-batches" in finding.message
     assert (finding.where.file or "").endswith("test_token_weights.py")
 
 
-@pytest.mark.parametrize("kind", ["sum", "weighted", "one batch"])
+@pytest.mark.parametrize("kind", ["sum", "weighted", "one batch", "masked sum"])
 def test_tokens_of_one_weight(kind: str) -> None:
     assert not found(train(kind))
 

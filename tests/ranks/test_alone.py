@@ -20,6 +20,9 @@ from support.rank_trainings import (
 from support.trainings import assert_same
 
 from headway import Snapshots
+from headway.guard.endings.lost_rank import is_lost_connection
+from headway.torch_adapters.process_groups.host_group import first_sentence
+from headway.torch_adapters.process_groups.local_gradients import LOST_IN_BACKWARD
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
@@ -124,3 +127,26 @@ def test_ranks_that_train_for_themselves_keep_their_snapshots_apart(tmp_path: Pa
     again = run_ranks(train, 2, plan.but(resume=True))
     for one, other in zip(outcomes, again, strict=True):
         assert_same(one.state, other.state)
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (
+            "[/src/gloo/pair.cc:537] Read error [127.0.0.1]:23977: Connection reset by peer. This "
+            "is typically caused by a remote worker hanging. GLHF!",
+            "Read error [127.0.0.1]:23977: Connection reset by peer",
+        ),
+        ("NCCL error: timed out\nLast error:\nsomething", "NCCL error: timed out"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_of_an_error_of_the_backend_the_first_sentence_is_shown(said: str, shown: str) -> None:
+    assert first_sentence(RuntimeError(said)) == shown
+
+
+@pytest.mark.parametrize("said", ["Connection reset by peer", "Connection closed by peer [::1]:1"])
+def test_the_error_of_the_guards_own_reduction_is_one_of_a_lost_rank(said: str) -> None:
+    """Torch raises what a communication hook raised as a RuntimeError of its own."""
+    assert is_lost_connection(RuntimeError(f"{LOST_IN_BACKWARD}: {said}. Check the others"))
+    assert not is_lost_connection(RuntimeError(f"cannot read the data: {said}"))

@@ -81,6 +81,16 @@ def test_segments_are_agreed_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_what_all_ranks_know_is_logged_by_one(tmp_path: Path) -> None:
+    plan = Plan(steps=8, faults={5: (1, "loss")}, guard={"run_dir": tmp_path})
+    outcomes = run_ranks(train, 2, plan)
+    for code, rank in (("HD602", 0), ("HD201", 0), ("HD101", 0)):
+        logged = [sum(f" {code} " in text for text in one.said) for one in outcomes]
+        assert logged == [int(rank == 0), int(rank == 1)], code
+    assert all("HD602" in [code for code, _, _ in one.findings] for one in outcomes)
+
+
+@pytest.mark.slow
 def test_a_post_mortem_counts_every_step_once(tmp_path: Path) -> None:
     outcome = run_ranks(
         train, 2, Plan(steps=30, faults={25: (1, "loss")}, guard={"run_dir": tmp_path})

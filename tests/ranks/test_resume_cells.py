@@ -16,7 +16,10 @@ SAMPLE = [
     Cell("fsdp", "all"),
     Cell("ddp", "step 5", 2, 4),
     Cell("ddp", "step 5", 4, 4),
+    Cell("static graph, powersgd", "step 5", 4, 4),
+    Cell("powersgd", "step 6", fault="nan"),
     Cell("fsdp", "step 6", 4, 2),
+    Cell("hsdp", "step 6", 4, 2),
     Cell("by hand", "step 6", 1, 2),
     Cell("pipeline", "step 9", 2, 1),
 ]

@@ -20,6 +20,7 @@ from support.rank_processes import RanksFailed, run_ranks
 from support.rank_trainings import listen
 from support.s3_server import serve_s3
 from torch import nn
+from torch.distributed.checkpoint.state_dict_loader import load as load_dcp
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from headway import Guard, Snapshots
@@ -81,6 +82,7 @@ def train(rank: int, run: Run) -> dict[str, Any]:
     except HeadwayError as error:
         guard.close()
         return {"refused": str(error)}
+    begin = [p.detach().clone() for p in model.parameters()]
     seen: list[int] = []
     data = TensorDataset(torch.sin(torch.arange(384.0)).view(96, 4), torch.arange(96))
     sampler: DistributedSampler[Any] = DistributedSampler(data, shuffle=False)
@@ -100,18 +102,29 @@ def train(rank: int, run: Run) -> dict[str, Any]:
             seen += indices.tolist()
     guard.close()
     weights = [p.detach().clone() for p in model.parameters()]
-    return {"start": start, "seen": seen, "weights": weights, "said": said, "steps": guard.step}
+    return {
+        "start": start,
+        "begin": begin,
+        "seen": seen,
+        "weights": weights,
+        "said": said,
+        "steps": guard.step,
+    }
 
 
 def die_in_upload(rank: int, name: str) -> None:
     if not name or rank:
         return
-    original = remote_run.RemoteRun._send
+    original, sent = remote_run.RemoteRun._send, set[str]()
 
     def send(self: Any, at: str) -> None:
         if at.startswith("snapshots/2-") and at.endswith(name):
+            if not any(known.startswith("snapshots/1-") for known in sent):
+                raise OSError("the first snapshot is not complete yet")  # tried again
             os.kill(os.getpid(), signal.SIGKILL)
         original(self, at)
+        if at.endswith("manifest.json"):
+            sent.add(at)
 
     remote_run.RemoteRun._send = send  # type: ignore[method-assign]
 
@@ -194,6 +207,28 @@ def test_a_run_is_continued_from_another_url(run: Run) -> None:
     assert start(run.but(kill_at=20)) == [None, None]
     resumed = start(run.but(url=run.url + "-second", resume=run.url, hosts=(1, 2)))
     assert [one["start"] for one in resumed] == [17, 17]
+
+
+def test_torch_alone_reads_a_snapshot_from_the_store(run: Run) -> None:
+    """With its own reader of DCP files on fsspec: the tensors of the state, by their names."""
+    reading: Any = pytest.importorskip("torch.distributed.checkpoint._fsspec_filesystem")
+    assert start(run.but(kill_at=20, hosts=(0, 1))) == [None, None]
+    home = f"snapshots/{snapshots_in(run.url)[-1]}/dcp"
+    assert home == "snapshots/2-step17/dcp"
+    reader = reading.FsspecReader(f"{run.url}/{home}")
+    metadata = reader.read_metadata().state_dict_metadata
+    found = {
+        name: torch.zeros(about.size, dtype=about.properties.dtype)
+        for name, about in metadata.items()
+        if "/" in name
+    }
+    load_dcp(found, storage_reader=reader, no_dist=True)
+    weights = [tensor for name, tensor in found.items() if name.startswith("models/0/state/")]
+    assert [tuple(tensor.shape) for tensor in weights] == [(8, 4), (8,), (1, 8), (1,)]
+    assert found["optimizers/0/state/0/step"] == 17
+    resumed = start(run.but(hosts=(2, 3)))
+    assert resumed[0]["start"] == 17
+    assert all(map(torch.equal, resumed[0]["begin"], weights))
 
 
 @pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata", "manifest.json"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from support.paired_trainings import all_finite, events_of
 from support.rank_processes import run_ranks
 from support.rank_trainings import Outcome, Plan, poison_a_weight, train
+from support.snapshot_folders import complete_snapshots
 from support.trainings import assert_same
 
 from headway import Snapshots
@@ -23,10 +26,14 @@ def poison_later(rank: int, step: int, model: Any, guard: Any) -> None:
     poison_a_weight(rank, step - 12, model, guard)
 
 
-def die_at_21(rank: int, step: int, model: Any, guard: Any) -> None:
-    if step == 21:
+def die(at: int, rank: int, step: int, model: Any, guard: Any) -> None:
+    if step == at:
         guard._session.recovery.snapshotter.wait()
         os._exit(1)
+
+
+def die_at(step: int) -> Any:
+    return partial(die, step)
 
 
 def leave_at_21(rank: int, step: int, model: Any, guard: Any) -> None:
@@ -62,7 +69,7 @@ def test_a_run_that_died_goes_on_bit_for_bit(kind: str, tmp_path: Path) -> None:
     size = 4 if kind == "hsdp" else 2
     plan = Plan(kind=kind, guard={"run_dir": tmp_path, "snapshots": OFTEN})
     calm = run_ranks(train, size, plan.but(guard={"snapshots": OFTEN}))
-    assert run_ranks(train, size, plan.but(each=die_at_21), lone=True) == [None] * size
+    assert run_ranks(train, size, plan.but(each=die_at(21)), lone=True) == [None] * size
     resumed = run_ranks(train, size, plan.but(resume=True))
     steps = resumed_at(tmp_path)
     assert steps >= 16
@@ -102,17 +109,47 @@ def test_a_part_that_is_torn_on_one_rank_is_passed_over_on_all(kind: str, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wrap", [{}, {"static_graph": True}], ids=["plain", "static graph"])
-def test_an_order_of_buckets_that_is_not_restored_is_told(
-    wrap: dict[str, Any], tmp_path: Path
-) -> None:
-    """With more than two ranks it decides the last bits of the first step."""
+def test_the_buckets_of_before_are_used_again(wrap: dict[str, Any], tmp_path: Path) -> None:
+    """With more than two ranks they decide the last bits of the first step."""
     plan = Plan(steps=14, wrap=wrap, guard={"run_dir": tmp_path, "snapshots": OFTEN})
+    calm = run_ranks(train, 3, plan)
+    for number, home in enumerate(sorted((tmp_path / "snapshots").iterdir(), key=_number)):
+        if number:
+            shutil.rmtree(home)  # so that steps are left
+    resumed = run_ranks(train, 3, plan.but(resume=True))
+    assert resumed_at(tmp_path) < 12
+    for one, other in zip(calm, resumed, strict=True):
+        assert_same(one.state, other.state)
+        assert one.losses[-len(other.losses) :] == other.losses
+        assert not [text for text in other.said if "buckets" in text]
+
+
+@pytest.mark.slow
+def test_buckets_that_cannot_be_restored_are_told(tmp_path: Path) -> None:
+    """A communication hook in C++ cannot be read, so the reducer is not replaced."""
+    plan = Plan(steps=14, wrap={"static_graph": True, "hook": "built-in"})
+    plan = plan.but(guard={"run_dir": tmp_path, "snapshots": OFTEN})
     run_ranks(train, 3, plan)
     resumed = run_ranks(train, 3, plan.but(resume=True))
-    told = [text for outcome in resumed for text in outcome.said if "order of its buckets" in text]
-    assert len(told) == len(wrap), "by rank 0, once"
-    if told:
-        assert "static_graph=True" in told[0]
+    told = [text for outcome in resumed for text in outcome.said if "its buckets" in text]
+    assert len(told) == 1, "by rank 0, once"
+    assert "a built-in communication hook" in told[0]
+
+
+@pytest.mark.slow
+def test_no_snapshot_is_written_before_the_buckets_are_known(tmp_path: Path) -> None:
+    """It could not be resumed bit for bit; the steps are trained again, with the same bits."""
+    every = Snapshots(every=1, disk_share=1.0)
+    plan = Plan(steps=12, guard={"run_dir": tmp_path / "run", "snapshots": every})
+    calm = run_ranks(train, 3, plan.but(guard={}))
+    assert run_ranks(train, 3, plan.but(each=die_at(2)), lone=True) == [None] * 3
+    assert not complete_snapshots(tmp_path / "run" / "snapshots")
+    assert run_ranks(train, 3, plan.but(each=die_at(7)), lone=True) == [None] * 3
+    assert complete_snapshots(tmp_path / "run" / "snapshots")
+    resumed = run_ranks(train, 3, plan.but(resume=True))
+    assert resumed_at(tmp_path / "run") > 0
+    for one, other in zip(calm, resumed, strict=True):
+        assert_same(one.state, other.state)
 
 
 def _number(home: Path) -> int:

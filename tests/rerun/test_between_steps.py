@@ -110,6 +110,14 @@ def test_the_line_is_named_and_the_training_goes_on_as_without(loop: Loop) -> No
     assert_same(found, run(loop, policy=Policy(replay=False))[1])
 
 
+def test_the_remedy_is_tried_on_the_code_between_the_steps() -> None:
+    guard, _ = run(counted)
+    found = next(item for item in guard.findings if item.code == "HD301")
+    assert [(item.tested, item.cured) for item in found.remedies[:1]] == [(True, True)]
+    assert "net.weight.div_(net.weight.norm().clamp_min(1e-06))" in found.remedies[0].text
+    assert found.remedies[0].edits
+
+
 @pytest.mark.parametrize("loop", [harmless])
 def test_nothing_is_claimed_if_the_code_does_not_do_it_again(loop: Loop) -> None:
     guard, _ = run(loop)

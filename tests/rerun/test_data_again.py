@@ -92,6 +92,9 @@ def test_the_line_in_the_data_set_is_named() -> None:
     assert why.samples == (9,)
     found = next(item for item in guard.findings if item.code == "HD501")
     assert found.where.line == line_of("made in a sample")
+    assert why.cure is not None
+    assert why.cure.key == "guard-input"
+    assert why.cure.edits  # tried on the samples of the batch, in the child
 
 
 def test_a_stream_is_read_again_from_its_start_and_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from headway import Guard
+from headway.rerun.sandbox import silenced
 
 tqdm = pytest.importorskip("tqdm").tqdm
 
@@ -67,3 +69,14 @@ def test_the_output_of_a_step_appears_once(where: str, shown: str) -> None:
 
 def test_later_output_appears(shown: str) -> None:
     assert all(f"{where} {BAD + 1}" in shown for where in WHERE)
+
+
+def test_other_threads_still_log(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("of the script")
+    with caplog.at_level(logging.INFO), silenced():
+        log.info("of the step")
+        thread = threading.Thread(target=log.info, args=("of a tracker",))
+        thread.start()
+        thread.join()
+    log.warning("afterwards")
+    assert [record.getMessage() for record in caplog.records] == ["of a tracker", "afterwards"]

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
+from support.report_runs import ranks_run
 
 from headway.core.codec import to_json
 from headway.core.records import Column, EventRecord, Header, Record, StepRecord
-from headway.rundir import live_charts, run_files
+from headway.rundir import live_charts, run_files, step_columns
 from headway.rundir.chart_data import ChartData, build_charts
 from headway.rundir.heat_map import BAD, CELLS
 from headway.rundir.live_charts import LiveCharts, read_charts
@@ -357,3 +358,70 @@ def test_a_heat_map_of_a_long_run_keeps_its_worst(tmp_path: Path) -> None:
         assert picture.codes.shape[1] <= CELLS
         cell = (7770 - picture.start) // picture.width
         assert (picture.codes[1] == BAD).nonzero()[0].tolist() == [cell]
+
+
+def test_a_sample_leaves_out_lines_that_are_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_charts, "SKETCH_PLACES", 8)
+    monkeypatch.setattr(live_charts, "SKETCH_BYTES", 400)
+    run = _write(tmp_path / "run", _steps(0, 8000))
+    parsed: list[bytes] = []
+    one_by_one = step_columns._parse_json
+    monkeypatch.setattr(
+        step_columns, "_parse_json", lambda line: parsed.append(line) or one_by_one(line)
+    )
+    data = LiveCharts(RunDir(run)).window(maps=False)
+    assert not data.exact
+    assert data.end > 7900
+    assert data.maps == {}
+    assert [line for line in parsed if line.startswith(b"{")] == []  # all were decoded at once
+
+
+def test_a_thread_can_pause_between_two_parts_of_a_file(tmp_path: Path) -> None:
+    run = _write(tmp_path / "run", _steps(0, 100))
+    paused: list[int] = []
+    with run_files.pausing(lambda: paused.append(1)):
+        read_charts(run)
+    assert paused
+    count = len(paused)
+    read_charts(run)
+    assert len(paused) == count
+
+
+def test_the_machines_of_other_ranks(tmp_path: Path) -> None:
+    ranks_run(tmp_path / "run", 4)
+    data = read_charts(tmp_path / "run")
+    assert sorted(data.ranks) == [1, 2, 3]
+    assert data.hosts == dict.fromkeys(range(4), "node-0")
+    x, y = data.ranks[3]["gpu_busy_share"].points()
+    assert x.tolist() == list(range(0, 400, 4))
+    assert set(y.tolist()) == {0.45}
+    assert "loss" not in data.ranks[3]
+
+
+def test_the_machines_follow_a_run_that_goes_back(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    header = Header("headway", world_size=2)
+    (run / "run.json").write_text(_line(header))
+    back = [(0, 10), (1, 5)]  # ten steps, then a resume from the fifth
+
+    def steps() -> list[Record]:
+        found: list[Record] = []
+        for segment, first in back:
+            for step in range(first if segment else 0, 10):
+                values = {"loss": 1.0, "process_cpu_cores": float(segment)}
+                found.append(StepRecord(segment, step + 1, step, values))
+        return found
+
+    for rank in (0, 1):
+        _write(run, steps(), rank=rank)
+    timeline = _read(LiveCharts(RunDir(run)))
+    data = timeline.window()
+    assert data.ranks[1]["process_cpu_cores"].points()[0].tolist() == [*range(15)]
+    part = timeline.window(12, 14).ranks[1]["process_cpu_cores"]
+    assert part.points()[0].tolist() == [12, 13, 14]
+    for rank in (0, 1):
+        _write(run, [StepRecord(1, 30, 10, {"loss": 1.0, "process_cpu_cores": 3.0})], rank=rank)
+    assert _read(timeline).window().ranks[1]["process_cpu_cores"].points()[1][-1] == 3.0

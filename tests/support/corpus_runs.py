@@ -94,7 +94,11 @@ class Entry:
         return {self._at(text) for text in named}
 
     def _at(self, wanted: str) -> int:
-        lines = self.path.read_text(encoding="utf-8").splitlines()
+        text = self.path.read_text(encoding="utf-8")
+        if "\n" in wanted:  # the last of several lines: it is there more than once
+            assert text.count(wanted) == 1, f"{self.file}: {wanted!r}"
+            return text[: text.index(wanted) + len(wanted)].count("\n") + 1
+        lines = text.splitlines()
         at = [number for number, text in enumerate(lines, 1) if wanted in text]
         assert len(at) == 1, f"{self.file}: {wanted!r} is on lines {at}"
         return at[0]

@@ -58,10 +58,10 @@ def ending_scripts() -> list[EndingScript]:
 
 
 def blind_endings() -> list[dict[str, Any]]:
-    """The scripts of both blind sets, with the expectations that were wrong corrected."""
+    """The scripts of the blind sets, with the expectations that were wrong corrected."""
     return [
         {**entry, **entry.get("corrected", {}), "set": name}
-        for name in ("blind_endings", "blind_endings_2")
+        for name in ("blind_endings", "blind_endings_2", "blind_endings_3")
         for entry in json.loads((FOLDER.parent / name / "cases.json").read_text(encoding="utf-8"))
     ]
 

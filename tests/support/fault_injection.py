@@ -274,7 +274,7 @@ def _raise_in_check(guard: Guard, place: int) -> bool:
         raise RuntimeError("a sick check")
 
     engine = guard._session.recorder.engine
-    seat = engine._seats[place % len(engine._seats)]
+    seat = engine._slots[place % len(engine._slots)]
     engine._check_of(seat).observe = broken  # type: ignore[method-assign]
     return True
 

@@ -119,7 +119,7 @@ def train_grpo(folder: str) -> nn.Module:
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
-    settings = {**SETTINGS, "max_steps": 6, "per_device_train_batch_size": 4}
+    settings = {**SETTINGS, "per_device_train_batch_size": 4}
     config = GRPOConfig(
         output_dir=folder, bf16=False, num_generations=4, max_completion_length=6, **settings
     )

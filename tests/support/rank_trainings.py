@@ -175,7 +175,9 @@ def wrapped(model: nn.Module, plan: Plan) -> nn.Module:
             del model.unused
         hook = options.pop("hook", None)
         replica = nn.parallel.DistributedDataParallel(model, **options)
-        if hook is not None:
+        if hook == "built-in":
+            replica._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+        elif hook is not None:
             replica.register_comm_hook(None, hook)
         return replica
     size = dist.get_world_size()

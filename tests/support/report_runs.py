@@ -18,7 +18,7 @@ from headway.core.records import (
     SetupRecord,
     StepRecord,
 )
-from headway.core.signals import Signal
+from headway.core.signals import SYSTEM_SIGNALS, Signal
 from headway.engine import Engine
 from headway.report import Report
 from headway.rundir.writer import RunDirWriter
@@ -261,3 +261,31 @@ def busy_records() -> list[Record]:
 def busy_run(folder: Path) -> Report:
     """The report on it."""
     return headway.diagnose(write(folder, busy_records()))
+
+
+def ranks_run(folder: Path, ranks: int = 4, hosts: int = 1) -> Report:
+    """Ranks with a GPU each; the last one is half as busy as the others."""
+    signals = {name: Signal() for name in ("loss", "grad_norm", "host_rss_bytes", *SYSTEM_SIGNALS)}
+    for rank in range(ranks):
+        writer = RunDirWriter(folder, rank=rank, notify=pytest.fail)
+        facts = {"host": f"node-{rank * hosts // ranks}"}
+        writer.write(Header("headway", signals, {}, facts, world_size=ranks))
+        for step in range(400):
+            values = {"loss": 2.0 / (1 + step / 50), "grad_norm": 1.0}
+            if step % 4 == 0:
+                idle = 0.5 if rank == ranks - 1 else 1.0
+                values["host_rss_bytes"] = 2.0e9 + 1e8 * rank
+                values["process_cpu_cores"] = 1.0 + rank / 10
+                values["host_cpu_cores"] = 6.0
+                values["host_memory_used_bytes"] = 4e10 + 1e9 * (rank * hosts // ranks)
+                values["gpu_busy_share"] = 0.9 * idle
+                values["gpu_power_w"] = 300.0 * idle + step % 8
+            writer.write(StepRecord(0, step + 1, step, values, rank=0))
+        writer.flush()
+        writer.close()
+    return headway.diagnose(folder)
+
+
+def many_ranks_run(folder: Path) -> Report:
+    """More ranks than there are curves in a chart."""
+    return ranks_run(folder, 16, 2)

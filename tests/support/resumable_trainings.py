@@ -38,6 +38,8 @@ RESIZABLE = ("ddp", "fsdp", "by hand")
 SAME_SIZE = ("flat", "flat views", "pipeline", "zero")
 SAME_DATA = ("pipeline", "tensor")
 """Every rank has a part of the model, and all of them read the same samples."""
+BY_BUCKET = ("static graph", "powersgd", "static graph, powersgd")
+"""DistributedDataParallel whose buckets, and what is kept for each, must be those of before."""
 STRATEGIES = (*RESIZABLE, "own buffers", "tensor", *SAME_SIZE)
 
 
@@ -192,9 +194,10 @@ def train_guarded(
 def build_model(strategy: str, rank: int) -> nn.Module:
     size = dist.get_world_size()
     net: nn.Module = Net()
-    if strategy in ("ddp", "zero", "powersgd"):
-        model = nn.parallel.DistributedDataParallel(net)
-        if strategy == "powersgd":
+    if strategy in ("ddp", "zero", *BY_BUCKET):
+        static = strategy.startswith("static graph")
+        model = nn.parallel.DistributedDataParallel(net, static_graph=static)
+        if strategy.endswith("powersgd"):
             net.drop = nn.Identity()
             state = powerSGD_hook.PowerSGDState(
                 None, start_powerSGD_iter=2, min_compression_rate=0.5

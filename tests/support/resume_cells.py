@@ -1,13 +1,15 @@
 """The matrix of resumes: strategies x faults x moments of a kill or damage x numbers of ranks.
 
 Every cell must end exact, or refused with a reason. `python -m support.resume_cells OUT.json` runs
-all of them and writes what became of each.
+all of them and writes what became of each; with a number as the second argument in a random order,
+so that a run which is stopped early is a sample.
 """
 
 from __future__ import annotations
 
 import json
 import platform
+import random
 import shutil
 import sys
 import tempfile
@@ -19,6 +21,7 @@ from pathlib import Path
 import torch
 
 from support.resumable_trainings import (
+    BY_BUCKET,
     EPOCHS,
     RESIZABLE,
     SAME_DATA,
@@ -76,6 +79,11 @@ def every_cell() -> list[Cell]:
     for strategy in RESIZABLE:
         for size, after in ((2, 4), (4, 2), (4, 1), (1, 2), (2, 1), (1, 4)):
             cells += [Cell(strategy, f"step {at}", size, after) for at in (5, 6)]
+    for strategy in BY_BUCKET:
+        cells += [Cell(strategy, f"step {at}", size=4, after=4) for at in (2, 5)]
+        cells += [Cell(strategy, "step 6", fault="nan"), Cell(strategy, "step 5", 4, 2)]
+    for size, after in ((4, 2), (2, 4)):
+        cells += [Cell("hsdp", f"step {at}", size, after) for at in (5, 6)]
     return cells
 
 
@@ -180,12 +188,14 @@ def damage(folder: Path, how: str) -> None:
 
 
 def main() -> None:
-    out = Path(sys.argv[1])
+    out, cells = Path(sys.argv[1]), every_cell()
+    if len(sys.argv) > 2:
+        random.Random(int(sys.argv[2])).shuffle(cells)
     outcomes: dict[str, str] = {}
     began = time.time()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         references = References(Path(folder))
-        for number, cell in enumerate(every_cell()):
+        for number, cell in enumerate(cells):
             home = Path(folder) / str(number)
             home.mkdir()
             try:
@@ -205,6 +215,7 @@ def main() -> None:
                         "machine": f"{platform.machine()}, 2 cores, gloo",
                         "seconds": round(time.time() - began),
                         "cells": len(outcomes),
+                        "of": len(cells),
                         "counts": counts,
                         "kills_during_a_write": sum(", write " in name for name in outcomes),
                         "outcomes": outcomes,

@@ -53,6 +53,10 @@ class BlindLog:
     """First causes that are right; empty: any."""
     runs: dict[str, str] = field(default_factory=dict)
     """Verdict of each run of a store or folder, by a part of its name."""
+    worst: str = ""
+    """Part of the name of the run that comes first."""
+    says: str = ""
+    """A word that the report must say, whatever its verdict."""
 
 
 CASES: list[BlindLog] = []

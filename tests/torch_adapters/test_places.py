@@ -39,3 +39,12 @@ def test_a_folder_of_the_users_on_the_path_is_theirs(
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     mine = Location(str(tmp_path / "losses.py"), 3, "loss")
     assert find_user_location([mine, Location("/elsewhere/train.py", 1)]) == mine
+
+
+def test_generated_code_that_headway_calls_is_not_the_users() -> None:
+    generated = Location("<string>", 9, "__init__")
+    ours = Location(frames.__file__, 20, "observe")
+    script = Location("/elsewhere/train.py", 94, "main")
+    assert find_user_location([generated, ours, script]) == script
+    command = [generated, Location("<string>", 3, "<module>")]  # python -c
+    assert find_user_location(command) == generated

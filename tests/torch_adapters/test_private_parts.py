@@ -439,6 +439,15 @@ def _dispatch_modes_off(module: Any) -> None:
     assert _ops_seen(module, inside=module.no_dispatch_modes) == []
 
 
+def _python_dispatch_off(module: Any) -> None:
+    assert _ops_seen(module, inside=module.no_python_dispatch) == []
+
+
+@case("torch._C._DisableTorchDispatch", "modes", present=_python_dispatch_off)
+def _modes_taken_off_singly(module: Any) -> None:
+    assert _ops_seen(module, inside=module.no_python_dispatch) == []
+
+
 @case("torch.utils._python_dispatch._disable_current_modes", "modes", present=_dispatch_modes_off)
 def _dispatch_modes_stay(module: Any) -> None:
     assert len(_ops_seen(module, inside=module.no_dispatch_modes)) == 1
@@ -539,8 +548,11 @@ def _no_frames(module: Any) -> None:
     present=lambda module: _runs_backward(module._engine),
 )
 def _no_order_is_restored(module: Any) -> None:
-    module.find_replicas = lambda models: pytest.fail("no backward pass can be run")
-    module.restore([nn.Linear(2, 2)], [[0, 1]])
+    replica = _Replica()
+    replica.log = {"iteration": 0}
+    module.find_replicas = lambda models: [replica]
+    module._run_backward = lambda *_: pytest.fail("no backward pass can be run")
+    assert module.restore([], [[[0, 1, 2]]]) == "of this version of torch"
 
 
 def _runs_backward(engine: Any) -> None:
@@ -550,16 +562,22 @@ def _runs_backward(engine: Any) -> None:
     assert leaf.grad.item() == 3
 
 
-class _Replica:
+class _Replica(nn.Module):
     static_graph = find_unused_parameters = False
     mixed_precision = None
+    parameters_to_ignore: frozenset[str] = frozenset()
 
-    def _get_ddp_logging_data(self) -> dict[str, str]:
-        return {"rebuilt_per_bucket_param_indices": "1 0, 2"}
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = nn.ParameterList([torch.zeros(1), torch.zeros(1), torch.zeros(1)])
+        self.log = {"iteration": 7, "rebuilt_per_bucket_param_indices": "1 0, 2"}
+
+    def _get_ddp_logging_data(self) -> dict[str, Any]:
+        return self.log
 
 
 def _order_is_read(module: Any) -> None:
-    assert module._order(_Replica()) == [1, 0, 2]
+    assert module._buckets(_Replica()) == [[1, 0], [2]]
     assert callable(nn.parallel.DistributedDataParallel._get_ddp_logging_data)
 
 
@@ -569,7 +587,36 @@ def _order_is_read(module: Any) -> None:
     present=_order_is_read,
 )
 def _no_order_is_known(module: Any) -> None:
-    assert module._order(_Replica()) == []
+    replica = _Replica()
+    assert module._buckets(replica) == []
+    module.find_replicas = lambda models: [replica]
+    assert module.restore([], [[[1, 0], [2]]]) == "of this version of torch"
+
+
+def _reducer_is_made(module: Any) -> None:
+    names = inspect.signature(module._make_reducer).parameters
+    assert list(names)[1:] == [
+        *("parameters", "expect_sparse_gradient", "param_to_name_mapping", "static_graph")
+    ]
+
+
+def _no_reducer_is_replaced(module: Any) -> None:
+    replica = _Replica()
+    replica.static_graph, replica.log = True, {"iteration": 0}
+    module.find_replicas = lambda models: [replica]
+    assert module.restore([], [[[1, 0], [2]]]) == "with static_graph=True"
+
+
+case(
+    "torch.nn.parallel.DistributedDataParallel._ddp_init_helper",
+    "process_groups.bucket_order",
+    present=_reducer_is_made,
+)(_no_reducer_is_replaced)
+case(
+    "torch.distributed._register_comm_hook",
+    "process_groups.bucket_order",
+    present=lambda module: callable(module._register_hook),
+)(_no_reducer_is_replaced)
 
 
 def _objects_found(module: Any) -> None:

@@ -90,3 +90,38 @@ def test_a_check_that_takes_long_does_not_hold_up_the_end(
     assert not index.wait(0.01)
     released.set()
     assert index.wait(10)
+
+
+def test_readers_wait_for_answers_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_index, "MAX_GIVEN_WAY_SECONDS", 30.0)
+    answers = run_index.AnswersFirst()
+    answers.give_way()  # nobody asks
+    passed = threading.Event()
+    reader = threading.Thread(target=lambda: (answers.give_way(), passed.set()), daemon=True)
+    with answers:
+        reader.start()
+        assert not passed.wait(0.2)
+        assert answers.pending
+    assert passed.wait(20)
+    monkeypatch.setattr(run_index, "MAX_GIVEN_WAY_SECONDS", 0.01)
+    with answers:
+        answers.give_way()
+
+
+def test_a_reader_lets_go_of_a_run_that_a_page_asks_for(run: OwnRun) -> None:
+    run.prepare()
+    asked = []
+    assert run.draw(60.0, lambda: bool(asked.append(1)) or True)
+    assert len(asked) == 1
+    assert run.progress()[0] < 1.0 or not run.draw(60.0)
+    assert run.check(60.0, lambda: True) == 16
+
+
+def test_several_runs_are_drawn_from_samples_first(run: OwnRun) -> None:
+    data = run.charts(None, None, beside=2)
+    assert data is not None
+    assert "loss" in data.series
+    assert data.maps == {}
+    again = run.charts(None, None, maps=True)
+    assert again is not None
+    assert again.maps

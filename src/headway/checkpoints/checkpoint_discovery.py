@@ -9,8 +9,13 @@ import os
 import re
 from pathlib import Path
 
-from headway.checkpoints import checkpoint_info, zip_archive
-from headway.checkpoints.checkpoint_info import Checkpoint, describe_file, is_unwritten_checkpoint
+from headway.checkpoints import checkpoint_info, nested_pickles, zip_archive
+from headway.checkpoints.checkpoint_info import (
+    Checkpoint,
+    NotJudged,
+    describe_file,
+    is_unwritten_checkpoint,
+)
 from headway.checkpoints.folder_access import is_own_file, is_own_folder
 from headway.checkpoints.formats import deepspeed, npz, safetensors, torch_file
 from headway.checkpoints.formats.dcp import is_dcp
@@ -48,7 +53,7 @@ def _recognise_folder(path: Path) -> str | None:
         return "hf-folder"
     if deepspeed_folder(path) is not None:
         return "deepspeed"
-    index = next(iter(sorted(path.glob("*.safetensors.index.json"))), None)
+    index = next(filter(is_own_file, sorted(path.glob("*.safetensors.index.json"))), None)
     return "safetensors-sharded" if index is not None else None
 
 
@@ -58,12 +63,12 @@ def _recognise_file(path: Path) -> str | None:
         file.seek(0)
         head = file.read(64)
         if head[:4] == zip_archive.MAGIC:
-            return _recognise_zip(path, size)
+            return _recognise_zip(path, size) or _recognise_archive(path)
         if safetensors.recognised(head, size):
             return "safetensors"
         if head.startswith(MAGIC):
             return _lightning(file.read(_SCANNED_PICKLE), "torch-legacy")
-        if zip_archive.looks_like_pickle(head):
+        if nested_pickles.looks_like_pickle(head):
             opened = torch_file.read(path, file)
             return "pickle" if torch_file.worth_reading(opened) else None
     if head[:1] in b"{ \n" and path.name.endswith(".index.json"):
@@ -71,7 +76,12 @@ def _recognise_file(path: Path) -> str | None:
         if names is not None:
             some = next(iter(names.values()))
             return "safetensors-sharded" if some.endswith(".safetensors") else "torch-sharded"
-    return "pickle" if zip_archive.is_pickle(path) else None
+    return "pickle" if nested_pickles.is_text_pickle(path) else _recognise_archive(path)
+
+
+def _recognise_archive(path: Path) -> str | None:
+    """`archive` if it is no checkpoint, but has pickles that are not harmless."""
+    return "archive" if nested_pickles.hidden_pickles(path) else None
 
 
 def _recognise_zip(path: Path, size: int) -> str | None:
@@ -89,7 +99,8 @@ def _recognise_zip(path: Path, size: int) -> str | None:
             return _lightning(file.read(_SCANNED_PICKLE), "torch-zip")
     if any("/data/" in name for name in names):
         return "torch-zip"
-    return "npz" if names and all(name.endswith(".npy") for name in names) else None
+    arrays = path.suffix.lower() == ".npz" or all(name.endswith(".npy") for name in names)
+    return "npz" if names and arrays else None
 
 
 def _lightning(start: bytes, otherwise: str) -> str:
@@ -133,6 +144,8 @@ def _open(path: Path) -> Checkpoint:
         return safetensors.checkpoint(path)
     if kind == "npz":
         return npz.checkpoint(path)
+    if kind == "archive":
+        return torch_file.archive(path)
     if kind is None:
         what = "a folder without a checkpoint" if path.is_dir() else _what(path)
         raise UnreadableInput(f"{path} is {what}; supported formats: {SUPPORTED}")
@@ -161,11 +174,13 @@ def _what(path: Path) -> str:
 
 # Finding the checkpoints of a run.
 
-MAX_DEPTH = 8
+MAX_DEPTH = 40
 MAX_ENTRIES = 200_000
+"""A folder with more, or with deeper folders, is not judged."""
 MAX_OPENED = 500
 """More checkpoints than this are ordered by their names alone."""
-_SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "wandb", "mlruns"})
+_SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", ".git"})
+_OF_A_RUN = ("checkpoint", "epoch", "step")
 _NO_FILES = frozenset(
     [
         ".py",
@@ -227,65 +242,91 @@ def find_checkpoints(folder: Path) -> list[Path]:
     folder = Path(folder)
     if not folder.is_dir():
         return [folder] if recognise(folder) is not None else []
-    found: list[Path] = []
-    _search(folder, found, set(), 0, [0])
-    return _ordered(found)
+    search = _FolderSearch(folder)
+    search.look_in(folder, 0, beside=False)
+    return _ordered(search.found)
 
 
-def _search(folder: Path, found: list[Path], seen: set[str], depth: int, count: list[int]) -> None:
-    real = os.path.realpath(folder)
-    if real in seen or depth > MAX_DEPTH:
-        return
-    seen.add(real)
-    try:
-        # Links last: `last.ckpt` is a second name of a file.
-        inside = sorted(os.scandir(folder), key=lambda entry: (entry.is_symlink(), entry.name))
-    except OSError:
-        return
-    count[0] += len(inside)
-    if count[0] > MAX_ENTRIES:
-        return
-    incident = any(entry.name == _INCIDENT for entry in inside)
-    kind = None if incident else recognise(folder)
-    if kind == "deepspeed" and not deepspeed._shards(folder):
-        found += deepspeed.tags_of(folder)
-        named = deepspeed.folder_of(folder)
-        if named is None or not named.is_dir():
-            found.append(folder)  # the problem is reported for the folder that names it
-        return
-    if kind is not None:
-        found.append(folder)
-    for entry in inside:
-        try:
-            is_folder = is_own_folder(Path(entry.path))
-        except OSError:
-            continue
-        if is_folder:
-            # Trainers write the last model into the folder that has the checkpoints.
-            own = kind is not None and not entry.name.startswith(("checkpoint", "epoch", "step"))
-            if not own and entry.name not in _SKIPPED and not entry.name.startswith("."):
-                _search(Path(entry.path), found, seen, depth + 1, count)
-        elif kind != "hf-folder" and not (kind and entry.name.endswith("_states.pt")):
-            _file(Path(entry.path), found, seen, beside=incident or kind is not None)
+class _FolderSearch:
+    """One search through a folder and those below it."""
 
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.found: list[Path] = []
+        self.seen: set[str] = set()
+        self.entries = 0
 
-def _file(path: Path, found: list[Path], seen: set[str], *, beside: bool) -> None:
-    """`beside`: its folder has no state to resume from; only what is unsafe in it counts."""
-    if path.suffix.lower() in _NO_FILES and not path.name.endswith(_SHARD_INDEX):
-        return
-    beside = beside or path.name in _BESIDE
-    beside = beside or (
-        _OF_A_RANK.fullmatch(path.stem) is not None and path.with_suffix(".json").exists()
-    )
-    real = os.path.realpath(path)
-    if real in seen:
-        return
-    seen.add(real)
-    with contextlib.suppress(OSError, UnreadableInput):
-        if recognise(path) is None and not is_unwritten_checkpoint(path):
+    def look_in(self, folder: Path, depth: int, *, beside: bool) -> None:
+        """Adds the checkpoints in a folder. `beside`: only those that are unsafe."""
+        real = os.path.realpath(folder)
+        if real in self.seen:
             return
-        if not beside or any(p.kind != "unreadable" for p in open_checkpoint(path).problems):
-            found.append(path)
+        self.seen.add(real)
+        try:
+            # Links last: `last.ckpt` is a second name of a file.
+            inside = sorted(os.scandir(folder), key=lambda entry: (entry.is_symlink(), entry.name))
+        except OSError:
+            return
+        self.entries += len(inside)
+        if self.entries > MAX_ENTRIES or depth > MAX_DEPTH:
+            what = f"more than {MAX_ENTRIES} files and folders"
+            if depth > MAX_DEPTH:
+                what = f"folders more than {MAX_DEPTH} deep"
+            raise UnreadableInput(f"{self.folder} was not judged: {what}; name a folder inside it")
+        beside = beside or any(entry.name == _INCIDENT for entry in inside)
+        kind = None if beside else recognise(folder)
+        if kind == "deepspeed" and not deepspeed._shards(folder):
+            self.found += deepspeed.tags_of(folder)
+            named = deepspeed.folder_of(folder)
+            if named is None or not named.is_dir():
+                self.found.append(folder)  # the problem is reported for the folder that names it
+            return
+        if kind is not None:
+            self.found.append(folder)
+        for entry in inside:
+            self._entry(entry, kind, depth, beside=beside)
+
+    def _entry(
+        self, entry: os.DirEntry[str], kind: str | None, depth: int, *, beside: bool
+    ) -> None:
+        path = Path(entry.path)
+        try:
+            is_folder = is_own_folder(path)
+        except OSError:
+            return
+        if is_folder:
+            # Trainers write the last model into the folder that has the checkpoints. The other
+            # folders of a checkpoint, and hidden ones, have no checkpoints of the run.
+            own = kind is not None and not entry.name.startswith(_OF_A_RUN)
+            if entry.name not in _SKIPPED:
+                hidden = entry.name.startswith(".")
+                self.look_in(path, depth + 1, beside=beside or own or hidden)
+        elif kind != "hf-folder" and not (kind and entry.name.endswith("_states.pt")):
+            self._file(path, beside=beside or kind is not None)
+
+    def _file(self, path: Path, *, beside: bool) -> None:
+        """`beside`: its folder has no state to resume from; only what is unsafe in it counts."""
+        other = path.suffix.lower() in _NO_FILES and not path.name.endswith(_SHARD_INDEX)
+        beside = beside or other or path.name in _BESIDE
+        beside = beside or (
+            _OF_A_RANK.fullmatch(path.stem) is not None and path.with_suffix(".json").exists()
+        )
+        real = os.path.realpath(path)
+        if real in self.seen:
+            return
+        self.seen.add(real)
+        with contextlib.suppress(OSError):
+            if recognise(path) is None and not is_unwritten_checkpoint(path):
+                return
+            if not beside or _is_unsafe(path):
+                self.found.append(path)
+
+
+def _is_unsafe(path: Path) -> bool:
+    try:
+        return any(problem.kind != "unreadable" for problem in open_checkpoint(path).problems)
+    except UnreadableInput as error:
+        return isinstance(error, NotJudged)
 
 
 def _ordered(found: list[Path]) -> list[Path]:

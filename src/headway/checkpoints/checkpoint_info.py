@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headway.checkpoints.folder_access import is_own_file
+from headway.errors import UnreadableInput
 
 # What a checkpoint contains: named byte ranges, facts, problems, and the step it was saved at.
 
@@ -72,6 +73,10 @@ class TensorPart:
 
     at: tuple[int, ...]
     tensor: SavedTensor
+
+
+class NotJudged(UnreadableInput):
+    """A file that reaches a limit before it is read to its end: it may contain anything."""
 
 
 @dataclass

@@ -7,13 +7,20 @@ Face hub consists of links from `snapshots/` to `blobs/` beside it: those stay i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any, TypeVar
 
 _roots: ContextVar[tuple[Path, ...]] = ContextVar("scanned folders", default=())
 _left_out: ContextVar[dict[Path, Path] | None] = ContextVar("links out of them", default=None)
+_kept: ContextVar[dict[tuple[int, ...], Any] | None] = ContextVar("a slow reading", default=None)
+SLOW = 0.5
+"""Processor seconds from which a reading is kept until the next slow one."""
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -23,11 +30,40 @@ def scanning(roots: Iterable[Path]) -> Iterator[dict[Path, Path]]:
     found: dict[Path, Path] = {}
     before = _roots.set(tuple(_allowed_folder(root) for root in roots))
     noted = _left_out.set(found)
+    kept = _kept.set({})
     try:
         yield found
     finally:
+        _kept.reset(kept)
         _left_out.reset(noted)
         _roots.reset(before)
+
+
+def read_once(path: Path, read: Callable[[], T], is_small: Callable[[T], bool]) -> T:
+    """The result of reading a file. While a folder is scanned, a slow file is not read again: the
+    last one, and all whose result takes little memory."""
+    kept = _kept.get()
+    if kept is None:
+        return read()
+    stat = os.stat(path)
+    key = (hash(read.__code__), stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    if key in kept:
+        result: T = kept[key][0]
+        return result
+    begun = time.process_time()
+    result = read()
+    if time.process_time() - begun > SLOW:
+        for other, value in list(kept.items()):
+            if not value[1]:
+                del kept[other]
+        kept[key] = (result, is_small(result))
+    return result
+
+
+def limit_seconds(limit: float) -> float:
+    """Processor time for the next file: less after each one that was too costly to judge."""
+    costly = sum(small for _, small in (_kept.get() or {}).values())
+    return float(limit / 4 ** min(costly, 4))
 
 
 def is_own_file(path: Path) -> bool:

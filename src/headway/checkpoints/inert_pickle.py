@@ -13,26 +13,30 @@ from __future__ import annotations
 import itertools
 import struct
 import time
-from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+from headway.checkpoints.folder_access import limit_seconds
+from headway.checkpoints.pickle_allowlist import CALLERS, may_be_called
+from headway.checkpoints.pickle_notes import PickleNotes
 from headway.checkpoints.pickle_opcodes import build_opcode_table
 from headway.checkpoints.pickle_values import (
     Damaged,
     Global,
     Loaded,
-    PickleBytes,
     Stub,
     TooMuch,
     hashable,
+    put_item,
+    rescue,
 )
 
 MAX_OPERATIONS = 50_000_000
-MAX_SECONDS = 7
-"""Processor time for one pickle."""
-MAX_CALLED = 1000
+MAX_SECONDS = 4
+"""Processor time for one pickle, with those inside of it."""
 MAX_CONTAINERS = 3_000_000
+STUB_WEIGHT = 3
+"""Number of containers whose memory one stub takes."""
 MAX_PICKLE = 1 << 28
 """Bytes of a pickle that is not mostly arrays."""
 
@@ -40,7 +44,7 @@ Persistent = Callable[[Any], Any]
 Rebuild = Callable[["Machine", tuple[Any, ...]], Any]
 
 
-class Machine(PickleBytes):
+class Machine(PickleNotes):
     """One pass over one stream."""
 
     def __init__(
@@ -50,20 +54,21 @@ class Machine(PickleBytes):
         start: int = 0,
         persistent: Persistent | None = None,
         limit: int | None = None,
+        deadline: float | None = None,
     ) -> None:
         super().__init__(source, start=start, limit=limit)
+        if deadline is None:
+            deadline = time.process_time() + limit_seconds(MAX_SECONDS)
+        self.deadline = deadline
         self.persistent = persistent
-        self.requested: dict[Global, None] = {}
-        self.called: list[tuple[str, tuple[Any, ...]]] = []
-        self.calls: dict[Global, tuple[Any, ...]] = {}
-        self.doubtful: dict[str, None] = {}
-        self.protocol = 0
         self.nesting = 0
         """Depth of pickles inside pickles."""
         self._stack: list[Any] = []
         self._marks: list[list[Any]] = []
         self._memo: dict[int, Any] = {}
         self._containers = 0
+        self._with_state: dict[int, Any] = {}
+        """Containers whose attributes were set, by identity."""
         self._rebuilds: dict[tuple[str, str], Rebuild] = {}
 
     def load(self) -> Loaded:
@@ -71,35 +76,28 @@ class Machine(PickleBytes):
         try:
             value = self._run()
         except (Damaged, RecursionError, MemoryError) as error:
-            return self._loaded(self._rest(), str(error) or type(error).__name__)
+            limit = not isinstance(error, Damaged) or isinstance(error, TooMuch)
+            rest = None if limit else self._rescued()
+            loaded = self._loaded(rest, str(error) or type(error).__name__)
+            loaded.not_judged = limit
+            return loaded
         except (IndexError, KeyError, TypeError, ValueError, struct.error, OverflowError) as error:
             what = f"it is invalid at byte {self.position} ({type(error).__name__})"
-            return self._loaded(self._rest(), what)
+            return self._loaded(self._rescued(), what)
         return self._loaded(value, None)
 
-    def _rest(self) -> Any:
-        """The outermost container that was built before the damage."""
-        for level in [*self._marks, self._stack]:
-            for value in level:
-                if isinstance(value, (dict, list, Stub)):
-                    return self._patched(value)
-        return None
-
-    def _patched(self, root: Any) -> Any:
-        """Adds the items that were read for a container but not added to it yet."""
-        # The pairs after the last mark belong to the container just below that mark.
-        levels = [*self._marks, self._stack]
-        for below, above in itertools.pairwise(levels):
-            if below and isinstance(below[-1], dict):
-                for key, value in zip(above[::2], above[1::2], strict=False):
-                    _put(below[-1], key, value)
-            elif below and isinstance(below[-1], list):
-                below[-1].extend(above)
-        return root
+    def _rescued(self) -> Any:
+        return rescue([*self._marks, self._stack])
 
     def _loaded(self, value: Any, damage: str | None) -> Loaded:
         if self.cut_frames:
-            self.called.append(("an instruction across the end of a frame", ()))
+            self.suspect("an instruction across the end of a frame")
+        for waiting in itertools.chain(self._stack, *self._marks):  # it is damaged before a call
+            if type(waiting) is Global and waiting in self._gateways:
+                self._gateways[waiting] -= 1
+        for gateway, uncalled in self._gateways.items():
+            if uncalled > 0:
+                self.suspect(f"{gateway} as a value")
         return Loaded(
             value,
             self.position,
@@ -115,15 +113,14 @@ class Machine(PickleBytes):
 
         self._rebuilds = REBUILDS
         operations = 0
-        deadline = time.process_time() + MAX_SECONDS
         table = _TABLE
         while True:
             operations += 1
             if not operations & 0xFFFF:
                 if operations > MAX_OPERATIONS:
                     raise TooMuch(f"more than {MAX_OPERATIONS} operations")
-                if time.process_time() > deadline:
-                    raise TooMuch(f"more than {MAX_SECONDS} seconds for {operations} operations")
+                if time.process_time() > self.deadline:
+                    raise TooMuch(f"its {operations} operations took too long")
             if self._at >= len(self._data):
                 self._refill(1)
             code = self._data[self._at]
@@ -136,7 +133,7 @@ class Machine(PickleBytes):
             operation(self)
 
     def _push_container(self, value: Any) -> None:
-        self._containers += 1
+        self._containers += STUB_WEIGHT if type(value) is Stub else 1
         if self._containers > MAX_CONTAINERS:
             raise TooMuch(f"more than {MAX_CONTAINERS} objects")
         self._stack.append(value)
@@ -146,36 +143,27 @@ class Machine(PickleBytes):
         self._stack = self._marks.pop()
         return items
 
-    def ask(self, module: str, name: str) -> Global:
-        """Records that the stream requests a name."""
-        if self.protocol < 3:  # as Python does with the names of Python 2
-            module, name = NAME_MAPPING.get(
-                (module, name), (IMPORT_MAPPING.get(module, module), name)
-            )
-        wanted = Global(module, name)
-        self.requested.setdefault(wanted)
-        return wanted
-
-    def doubt(self, what: str) -> None:
-        """Records something that only loading would show."""
-        self.doubtful.setdefault(what)
-
-    def include(self, other: Loaded) -> None:
-        """Adds the names and calls of a pickle inside this one."""
-        self.requested.update(dict.fromkeys(other.requested))
-        self.calls = {**dict(other.calls), **self.calls}
-        self.called += other.called
-        self.doubtful.update(dict.fromkeys(other.doubtful))
+    def push_again(self, value: Any) -> None:
+        """Pushes a value that was on the stack before."""
+        if type(value) is Global and value in self._gateways:
+            self._gateways[value] += 1
+        self._stack.append(value)
 
     def call(self, function: Any, args: Any) -> Any:
         """A description of the result of a call, without calling."""
         arguments = tuple(args) if isinstance(args, (tuple, list)) else (args,)
         if not isinstance(function, Global):
             what = f"{function.module}.{function.name}" if isinstance(function, Stub) else "a value"
-            if len(self.called) < MAX_CALLED:  # one is enough to judge the pickle
-                self.called.append((f"a call of {what[:200]}", arguments))
+            self.suspect(f"a call of {what[:200]}", arguments)
             return Stub("", f"result of {what[:200]}", arguments)
         self.calls.setdefault(function, arguments)
+        if not may_be_called(function.module, function.name, arguments):
+            self.calls[function] = arguments  # one such call is what counts
+        if function in self._gateways:
+            self._gateways[function] -= 1
+        if not isinstance(args, tuple):
+            # The unpickler in C refuses it; the one in Python takes any iterable apart.
+            self.suspect(f"a call of {function} with hidden arguments")
         rebuild = self._rebuilds.get((function.module, function.name))
         if rebuild is not None:
             try:
@@ -183,6 +171,8 @@ class Machine(PickleBytes):
             except (Damaged, RecursionError):
                 raise
             except Exception:  # an unusual call of a known name becomes a stub
+                if (function.module, function.name) in CALLERS:
+                    self.suspect(f"an unusual call of {function}", arguments)
                 return Stub(function.module, function.name, arguments)
         return Stub(function.module, function.name, arguments)
 
@@ -213,7 +203,7 @@ class Machine(PickleBytes):
         name, module = self._stack.pop(), self._stack.pop()
         if not isinstance(name, str) or not isinstance(module, str):
             # A computed name: no framework writes one, so it is meant to be hidden.
-            self.called.append(("a call of a computed name", (module, name)))
+            self.suspect("a call of a computed name", (module, name))
             self._stack.append(Stub("", "computed name"))
             return
         self._stack.append(self.ask(module, name))
@@ -225,7 +215,9 @@ class Machine(PickleBytes):
 
     def _make(self, cls: Any, args: Any, kwargs: Any = None) -> None:
         arguments = tuple(args) if isinstance(args, (tuple, list)) else (args,)
-        if isinstance(cls, Global) and (cls.module, cls.name) in self._rebuilds:
+        if not isinstance(cls, Global):
+            self.suspect("an object of a computed class", arguments)
+        elif (cls.module, cls.name) in self._rebuilds and cls not in self._gateways:
             self._push_container(self.call(cls, arguments))
             return
         if isinstance(cls, (Global, Stub)):
@@ -261,16 +253,29 @@ class Machine(PickleBytes):
     def _build(self) -> None:
         state = self._stack.pop()
         target = self._stack[-1]
+        self._check_changed(target)
+        if not isinstance(target, Stub):
+            self._with_state[id(target)] = target
         if isinstance(target, Stub):
+            target.stated = True
             # A second state adds to the first, as in pickle.
             if isinstance(target.state, dict) and isinstance(state, dict):
                 target.state.update(state)
             else:
                 target.state = state
-        elif isinstance(target, Global):
-            self.called.append((f"a change of the attributes of {target}", ()))
         elif hasattr(target, "build"):
             target.build(state)
+
+    def _check_changed(self, target: Any) -> None:
+        """Notes what no pickler writes: a change of a name, or of an object that has its state.
+
+        A state may replace the methods that such a change calls.
+        """
+        stated = target.stated if isinstance(target, Stub) else id(target) in self._with_state
+        if stated:
+            self.suspect("a change of an object after its state")
+        elif isinstance(target, Global):
+            self.suspect(f"a change of {target}")
 
     def _extension(self, size: int) -> None:
         code = int.from_bytes(self._take(size), "little")
@@ -297,6 +302,7 @@ class Machine(PickleBytes):
         self._extend(self._stack[-1], items)
 
     def _extend(self, target: Any, items: list[Any]) -> None:
+        self._check_changed(target)
         if isinstance(target, list):
             target.extend(items)
         elif isinstance(target, Stub):
@@ -311,14 +317,16 @@ class Machine(PickleBytes):
         self._fill(self._stack[-1], items)
 
     def _fill(self, target: Any, items: list[Any]) -> None:
+        self._check_changed(target)
         into = target if isinstance(target, dict) else getattr(target, "pairs", None)
         if isinstance(into, dict):
             for key, value in zip(items[::2], items[1::2], strict=False):
-                _put(into, key, value)
+                put_item(into, key, value)
 
     def _additems(self) -> None:
         items = self._pop_mark()
         target = self._stack[-1]
+        self._check_changed(target)
         if isinstance(target, set):
             target.update(item for item in items if hashable(item))
         elif isinstance(target, Stub):
@@ -345,10 +353,10 @@ class Machine(PickleBytes):
     def _get(self, index: int) -> None:
         if index not in self._memo:
             raise Damaged(f"memo {index} was never filled, at byte {self.position}")
-        self._stack.append(self._memo[index])
+        self.push_again(self._memo[index])
 
     def _put(self, index: int) -> None:
-        if len(self._memo) >= MAX_CONTAINERS * 2:
+        if len(self._memo) >= MAX_CONTAINERS:
             raise TooMuch("too many memos")
         self._memo[index] = self._stack[-1]
 
@@ -362,11 +370,6 @@ class Machine(PickleBytes):
         self._push_container(Stub("", "out-of-band buffer"))
 
 
-def _put(into: dict[Any, Any], key: Any, value: Any) -> None:
-    if hashable(key):
-        into[key] = value
-
-
 _TABLE = build_opcode_table(Machine)
 
 
@@ -376,9 +379,11 @@ def load(
     start: int = 0,
     limit: int | None = None,
     persistent: Persistent | None = None,
+    deadline: float | None = None,
 ) -> Loaded:
-    """Interprets a pickle; never raises because of its content."""
-    return Machine(source, start=start, limit=limit, persistent=persistent).load()
+    """Interprets a pickle; never raises because of its content. `deadline`: processor time."""
+    machine = Machine(source, start=start, limit=limit, persistent=persistent, deadline=deadline)
+    return machine.load()
 
 
 def load_inert(source: Any, *, persistent: Persistent | None = None) -> Any:

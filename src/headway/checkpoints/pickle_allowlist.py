@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
+
+from headway.checkpoints.pickle_names import CODE_NAMES
 
 
 def _names(modules: Iterable[str], names: str) -> set[tuple[str, str]]:
@@ -46,7 +49,7 @@ ALLOWED_NAMES = frozenset(
     | _names(["argparse"], "Namespace")
     | _names(["array"], "array _array_reconstructor")
     | _names(["random"], "Random")
-    | _names(["re", "_sre"], "_compile compile Pattern RegexFlag")
+    | _names(["re"], "_compile compile Pattern RegexFlag")
     | _names(["enum"], "Enum IntEnum Flag IntFlag")
     | _names(
         ["pathlib", "pathlib._local"],
@@ -102,6 +105,8 @@ ALLOWED_NAMES = frozenset(
     | _names(["torch.jit._pickle"], "restore_type_tag build_intlist build_tensorlist")
     | _names(["torch.jit._pickle"], "build_doublelist build_boollist build_tensor_from_id")
     | _names(["torch.utils._ordered_set"], "OrderedSet")
+    | _names(["torch.nested._internal.nested_tensor"], "NestedTensor _rebuild_njt")
+    | _names(["torch._dynamo.decorators"], "_DimRange")
     | _names(["torch.utils.hooks"], "RemovableHandle")
     | _names(["torch._tensor_str"], "PRINT_OPTS")
     | _names(["torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler"], "GradScaler OptState")
@@ -253,7 +258,42 @@ ENUM_MODULES = (
     "torch.distributed._shard",
     "__torch__",
 )
-"""Of these, classes may also be called, as pickle does for a member of an enum."""
+"""Of these, enums may also be called with one value, as pickle does for a member."""
+
+_ENUM = re.compile(
+    r"\w*(?:Backend|Dtype|Enum|Environment|Format|Kind|Level|Method|Mode|Names|Option|Policy|Scheme|"
+    r"Stage|Status|Strategy|Style|Types?|Version)"
+)
+"""How the enums of these packages are called."""
+
+NEVER_CALLED = frozenset(
+    _names(["enum"], "Enum IntEnum Flag IntFlag")
+    | _names(["torch.distributed.device_mesh"], "DeviceMesh _MeshEnv")
+)
+"""Allowed as classes. A call creates a class, or a process group."""
+
+GATEWAYS = frozenset(
+    _names(["torch.storage"], "_load_from_bytes") | _names(["builtins"], "getattr type")
+)
+"""Allowed where the pickle itself calls them with arguments that it contains. As values they lead
+to code: an object whose state has `append=_load_from_bytes` loads what is appended to it."""
+
+
+CALLERS = frozenset(
+    [
+        ("torch.storage", "_load_from_bytes"),
+        ("torch._tensor", "_rebuild_from_type"),
+        ("torch._tensor", "_rebuild_from_type_v2"),
+        ("builtins", "getattr"),
+        ("copyreg", "_reconstructor"),
+        ("copyreg", "__newobj__"),
+        ("copyreg", "__newobj_ex__"),
+        ("numpy.random._pickle", "__generator_ctor"),
+        ("numpy.random._pickle", "__randomstate_ctor"),
+        ("numpy.random._pickle", "__bit_generator_ctor"),
+    ]
+)
+"""Functions that call, or load, what they are given: their arguments must be understood."""
 
 
 def is_allowed(module: str, name: str) -> bool:
@@ -276,14 +316,25 @@ def is_class_name(name: str) -> bool:
 
 def is_rebuilt_class(module: str, name: str) -> bool:
     """Whether it is a class that a package keeps in ordinary checkpoints."""
-    return is_class_name(name) and _is_in(module, ALLOWED_CLASSES)
+    # A module also has the classes that it imports. A graph module compiles code.
+    if not is_class_name(name) or name in CODE_NAMES or name.endswith("GraphModule"):
+        return False
+    return _is_in(module, ALLOWED_CLASSES)
 
 
-def may_be_called(module: str, name: str) -> bool:
+def may_be_called(module: str, name: str, arguments: tuple[Any, ...]) -> bool:
     """Whether a call of an allowed name builds data only: `__init__` of a class may do more."""
+    if (module, name) in NEVER_CALLED:
+        return False
+    if (module, name) == ("builtins", "type"):
+        return len(arguments) == 1  # with three it creates a class
     if (module, name) in ALLOWED_NAMES or not is_rebuilt_class(module, name):
         return True
-    return _is_in(module, ENUM_MODULES)
+    if not _is_in(module, ENUM_MODULES):
+        return False
+    own = module.partition(".")[0] in ("torch", "__torch__")
+    plain = len(arguments) == 1 and isinstance(arguments[0], (str, int, float, tuple))
+    return own or (plain and _ENUM.fullmatch(name) is not None)
 
 
 def _is_in(module: str, places: Iterable[str]) -> bool:

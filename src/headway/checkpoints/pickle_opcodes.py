@@ -25,7 +25,7 @@ def build_opcode_table(machine: type[Machine]) -> list[Callable[[Machine], None]
         b"(": machine._mark,
         b"0": machine._pop,
         b"1": machine._drop,
-        b"2": lambda m: m._stack.append(m._stack[-1]),
+        b"2": lambda m: m.push_again(m._stack[-1]),
         b"N": constant(None),
         b"\x88": constant(True),
         b"\x89": constant(False),

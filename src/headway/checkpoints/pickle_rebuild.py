@@ -18,6 +18,7 @@ from headway.checkpoints.pickle_values import (
     Global,
     Located,
     Stub,
+    TooMuch,
     hashable,
     short_text,
 )
@@ -136,7 +137,11 @@ def _first(machine: Machine, args: tuple[Any, ...]) -> Any:
 
 def _from_type(machine: Machine, args: tuple[Any, ...]) -> Any:
     function, kind, arguments, state = args[:4]
+    if not isinstance(arguments, tuple):
+        raise ValueError
     made = machine.call(function, arguments)
+    if isinstance(made, Stub):
+        made.stated = True
     if isinstance(made, Stub) and isinstance(state, (dict, tuple)):
         made.state = state
     if isinstance(made, Stub) and isinstance(kind, Global):
@@ -176,17 +181,27 @@ def _encode(machine: Machine, args: tuple[Any, ...]) -> Any:
 
 
 def _reconstructor(machine: Machine, args: tuple[Any, ...]) -> Any:
-    cls = args[0]
-    if isinstance(cls, (Global, Stub)):
-        return Stub(cls.module, cls.name, tuple(args[2:3]))
-    raise ValueError
+    cls, base = args[:2]
+    if not isinstance(cls, Global) or not isinstance(base, Global):
+        raise ValueError
+    if (base.module, base.name) != ("builtins", "object"):
+        machine.call(base, tuple(args[2:3]))  # of an old class that is a dict or a list
+    return Stub(cls.module, cls.name, tuple(args[2:3]))
 
 
 def _newobj(machine: Machine, args: tuple[Any, ...]) -> Any:
     cls = args[0]
-    if isinstance(cls, (Global, Stub)):
-        return Stub(cls.module, cls.name, tuple(args[1:]))
-    raise ValueError
+    if not isinstance(cls, Global):
+        raise ValueError
+    return Stub(cls.module, cls.name, tuple(args[1:]))
+
+
+def _random_numbers(machine: Machine, args: tuple[Any, ...]) -> Any:
+    """A generator of numpy, from the name or the class of its source and their constructor."""
+    names = [arg for arg in args if not isinstance(arg, (str, Stub))]
+    if any(not isinstance(g, Global) or not g.module.startswith("numpy.random.") for g in names):
+        raise ValueError
+    return Stub("numpy.random._pickle", "__generator_ctor", args)
 
 
 def _getattr(machine: Machine, args: tuple[Any, ...]) -> Any:
@@ -245,7 +260,7 @@ def _scalar(machine: Machine, args: tuple[Any, ...]) -> Any:
         raise ValueError
     if dtype.code.lstrip("<>|=").startswith("O"):
         # numpy unpickles the bytes of an object scalar: a second pickle that was not interpreted.
-        machine.called.append(("a call of numpy's scalar with a pickle of its own", (data[:80],)))
+        machine.suspect("a call of numpy's scalar with a pickle of its own", (data[:80],))
         return None
     return struct.unpack(dtype.order + _SCALARS[dtype.code.lstrip("<>|=")], data)[0]
 
@@ -259,19 +274,27 @@ def _nested(machine: Machine, args: tuple[Any, ...]) -> Any:
         raise Damaged(f"more than {MAX_NESTING} pickles inside each other")
     if isinstance(data, (Located, Blob)):
         stream = read_stream(
-            machine.file, start=data.at, limit=data.at + len(data), nesting=machine.nesting + 1
+            machine.file,
+            start=data.at,
+            limit=data.at + len(data),
+            nesting=machine.nesting + 1,
+            deadline=machine.deadline,
         )
     elif isinstance(data, bytes):
         import io
 
-        stream = read_stream(io.BytesIO(data), start=0, nesting=machine.nesting + 1)
+        stream = read_stream(
+            io.BytesIO(data), nesting=machine.nesting + 1, deadline=machine.deadline
+        )
         for ref in stream.storages.values():
             ref.at, ref.key = None, NOWHERE
     else:
         raise ValueError
     if not stream.legacy:
         # Storages are always written in the legacy format; torch.load would accept any other.
-        machine.called.append(("a call of torch.load with bytes that are not a storage", ()))
+        machine.suspect("a call of torch.load with bytes that are not a storage")
+    if stream.loaded.not_judged:
+        raise TooMuch(f"a pickle inside of it: {stream.loaded.damage}")
     if stream.legacy and stream.loaded.damage is not None:
         raise Damaged(f"a pickle inside of it: {stream.loaded.damage}")
     machine.include(stream.loaded)
@@ -294,7 +317,7 @@ REBUILDS: dict[tuple[str, str], Rebuild] = {
     ("torch._utils", "_rebuild_device_tensor_from_numpy"): _first,
     ("torch._utils", "_rebuild_xla_tensor"): _first,
     ("torch.nn.parameter", "Parameter"): _first,
-    ("torch._tensor", "_rebuild_from_type"): lambda m, a: m.call(a[0], a[2]),
+    ("torch._tensor", "_rebuild_from_type"): _from_type,
     ("torch._tensor", "_rebuild_from_type_v2"): _from_type,
     ("torch.storage", "_load_from_bytes"): _nested,
     ("torch.jit._pickle", "restore_type_tag"): _first,
@@ -313,6 +336,10 @@ REBUILDS: dict[tuple[str, str], Rebuild] = {
     ("builtins", "bytes"): _first,
     ("copyreg", "_reconstructor"): _reconstructor,
     ("copyreg", "__newobj__"): _newobj,
+    ("copyreg", "__newobj_ex__"): _newobj,
+    ("numpy.random._pickle", "__generator_ctor"): _random_numbers,
+    ("numpy.random._pickle", "__randomstate_ctor"): _random_numbers,
+    ("numpy.random._pickle", "__bit_generator_ctor"): _random_numbers,
     ("_codecs", "encode"): _encode,
     ("numpy", "dtype"): _dtype,
     ("pathlib", "PosixPath"): _path,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import itertools
 import re
 import struct
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ class Stub:
     state: Any = None
     items: list[Any] = field(default_factory=list)
     pairs: dict[Any, Any] = field(default_factory=dict)
+    stated: bool = False
+    """Whether its attributes were set."""
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -92,6 +95,8 @@ class Loaded:
     """Why it could not be interpreted to the end; None if it could."""
     doubtful: list[str] = field(default_factory=list)
     """Attributes of objects that only loading would create."""
+    not_judged: bool = False
+    """Whether a limit was reached: the rest may contain anything."""
 
     def add(self, other: Loaded) -> None:
         """Adds the names and calls of another pickle that is loaded with this one."""
@@ -99,6 +104,7 @@ class Loaded:
         self.called = [*self.called, *other.called]
         self.calls = {**other.calls, **self.calls}
         self.doubtful = [*self.doubtful, *other.doubtful]
+        self.not_judged = self.not_judged or other.not_judged
 
 
 def short_text(value: Any, limit: int = 500) -> str:
@@ -132,12 +138,35 @@ def hashable(value: Any) -> bool:
     return True
 
 
+def put_item(into: dict[Any, Any], key: Any, value: Any) -> None:
+    """Adds an item to a dict, unless its key has no hash."""
+    if hashable(key):
+        into[key] = value
+
+
+def rescue(levels: list[list[Any]]) -> Any:
+    """The outermost container that was built before a damage, from the stacks between the marks."""
+    root = next((v for level in levels for v in level if isinstance(v, (dict, list, Stub))), None)
+    if root is None:
+        return None
+    # The items after the last mark belong to the container just below that mark.
+    for below, above in itertools.pairwise(levels):
+        if below and isinstance(below[-1], dict):
+            for key, value in zip(above[::2], above[1::2], strict=False):
+                put_item(below[-1], key, value)
+        elif below and isinstance(below[-1], list):
+            below[-1].extend(above)
+    return root
+
+
 # Reading the bytes of a pickle in windows; large byte strings are located and not read.
 
 MAX_DIGITS = 4_000
 MAX_TEXT = 1 << 26
 """Bytes of one string."""
-BIG = 1 << 20
+MAX_KEPT = 1 << 28
+"""Bytes of all strings that are kept."""
+BIG = 1 << 17
 """Size from which byte strings are located and not read."""
 WINDOW = 1 << 20
 _OCTAL = re.compile(rb"([+-]?)0+([0-7]+)")
@@ -156,6 +185,7 @@ class PickleBytes:
         self._at = 0
         self._limit = limit
         self._frame_end = 0
+        self._kept = 0
         self.cut_frames = False
         """Whether a frame ends within an instruction. Unpicklers differ in how they read that, and
         no pickler writes it."""
@@ -207,12 +237,19 @@ class PickleBytes:
         if end < 0:
             raise Damaged(f"it ends within a line, at byte {self.position}")
         line = self._data[self._at : end]
+        self._keep_bytes(len(line))
         if self._frame_end:
             self._check_frame(len(line) + 1)
         self._at = end + 1
         return line
 
+    def _keep_bytes(self, length: int) -> None:
+        self._kept += length
+        if self._kept > MAX_KEPT:
+            raise TooMuch(f"more than {MAX_KEPT} bytes of text")
+
     def _text(self, length: int) -> str:
+        self._keep_bytes(length)
         if length > MAX_TEXT:
             raise TooMuch(f"a text of {length} bytes at byte {self.position} (limit {MAX_TEXT})")
         return self._take(length).decode("utf-8", "surrogatepass")
@@ -246,6 +283,7 @@ class PickleBytes:
     def _bytes(self, length: int) -> Any:
         at = self.position
         if length < BIG:
+            self._keep_bytes(length)
             value = Located(self._take(length))
             value.at = at
             return value

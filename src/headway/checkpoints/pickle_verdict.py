@@ -81,20 +81,14 @@ def judge_pickle(loaded: Loaded) -> tuple[dict[str, str], list[str]]:
             unknown[str(wanted)] = None
     for called, arguments in loaded.calls.items():
         name = str(called)
-        if name not in dangerous and not _builds_data(called, arguments) and not is_trusted(name):
+        data = may_be_called(called.module, called.name, arguments)
+        if name not in dangerous and not data and not is_trusted(name):
             unknown[name] = None
     for what, arguments in loaded.called:
         # No framework calls the result of a call, or changes what it has imported.
         dangerous.setdefault(what, _describe_arguments(arguments))
     unknown.update(dict.fromkeys(loaded.doubtful))
     return dangerous, list(unknown)
-
-
-def _builds_data(called: Global, arguments: tuple[Any, ...]) -> bool:
-    """Whether calling a known name builds data, and nothing else."""
-    if (called.module, called.name) == ("builtins", "type"):
-        return len(arguments) == 1  # with three it creates a class
-    return may_be_called(called.module, called.name)
 
 
 def _describe_arguments(arguments: tuple[Any, ...]) -> str:

@@ -1,21 +1,13 @@
-"""The directory of a zip archive, checked before use, and the pickles in it beside the one that
-`torch.load` reads.
-"""
+"""The directory of a zip archive, checked before use."""
 
 from __future__ import annotations
 
 import itertools
-import re
 import struct
 import zlib
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
-
-from headway.checkpoints import inert_pickle
-from headway.checkpoints.pickle_values import Loaded
-from headway.checkpoints.pickle_verdict import judge_pickle
 
 # The directory. Only what checkpoints need: stored and deflated entries, zip64. Nothing is
 # extracted, so unusual names do no harm.
@@ -69,13 +61,14 @@ def read_directory(file: BinaryIO, size: int, start: int = 0) -> dict[str, ZipEn
         packed, full = struct.unpack_from("<II", data, at + 20)
         names, extras, comments = struct.unpack_from("<HHH", data, at + 28)
         header = struct.unpack_from("<I", data, at + 42)[0]
-        name = data[at + 46 : at + 46 + names].decode("utf-8", "replace")
+        raw = data[at + 46 : at + 46 + names]
+        name = raw.decode("utf-8", "replace")
         extra = data[at + 46 + names : at + 46 + names + extras]
         full, packed, header = _wide(extra, full, packed, header)
         at += 46 + names + extras + comments
         if flags & 1:
             raise BadZip(f"entry {name!r} is encrypted")
-        where = _data_of(file, start, header, size)
+        where = _data_of(file, start, header, size, raw)
         if where + packed > size:
             raise BadZip(f"entry {name!r} ends at byte {where + packed} of {size}")
         if method == STORED and packed != full:
@@ -91,6 +84,8 @@ def read_directory(file: BinaryIO, size: int, start: int = 0) -> dict[str, ZipEn
             raise BadZip(f"two entries are called {name!r}: programs differ in which one they read")
         entries[name] = ZipEntry(name, method, start + where, packed, full)
         taken.append((where, packed, name))
+    if at != length:
+        raise BadZip(f"its directory has more than the {count} entries that it counts")
     packed, full = sum(e.packed for e in entries.values()), sum(e.size for e in entries.values())
     if is_bomb(DEFLATED, packed, full):
         raise BadZip(
@@ -128,6 +123,10 @@ def _end(file: BinaryIO, size: int, start: int) -> tuple[int, int, int]:
         if record[:4] != b"PK\x06\x06" or len(record) < 56:
             raise BadZip("its directory is damaged")
         count, length, offset = struct.unpack_from("<QQQ", record, 32)
+    else:
+        place = size - tail + at
+    if offset + length != place:
+        raise BadZip("its directory is not just before its end: programs differ in what they read")
     return count, length, offset
 
 
@@ -149,14 +148,16 @@ def _wide(extra: bytes, full: int, packed: int, header: int) -> tuple[int, int, 
     return full, packed, header
 
 
-def _data_of(file: BinaryIO, start: int, header: int, size: int) -> int:
+def _data_of(file: BinaryIO, start: int, header: int, size: int, name: bytes) -> int:
     if header + 30 > size:
         raise BadZip(f"an entry starts at byte {header} of {size}")
     file.seek(start + header)
-    local = file.read(30)
+    local = file.read(30 + len(name))
     if local[:4] != MAGIC or len(local) < 30:
         raise BadZip(f"no entry at byte {header}, where the directory has one")
     names, extras = struct.unpack_from("<HH", local, 26)
+    if names != len(name) or local[30:] != name:
+        raise BadZip(f"entry {name[:200]!r} has another name at byte {header}")
     return int(header + 30 + names + extras)
 
 
@@ -208,125 +209,3 @@ def read_entry(file: BinaryIO, entry: ZipEntry, limit: int = MAX_INFLATED) -> by
     if entry.size > limit:
         raise BadZip(f"entry {entry.name!r} has {entry.size} bytes (limit {limit})")
     return b"".join(entry_chunks(file, entry))
-
-
-# Pickles beside the one that `torch.load` reads. Other programs may load them, so they are judged
-# as well. A member is a pickle by the ending of its name or by its first bytes, except for the
-# storages that the main pickle names: numbers may begin like a pickle.
-
-ENDINGS = (".pkl", ".pickle", ".debug_pkl")
-MAX_BYTES = inert_pickle.MAX_PICKLE
-"""Bytes of all further pickles together that are interpreted."""
-_HEAD = 64
-_NAME = rb"[A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n"
-_BY_HAND = re.compile(rb"\(*c" + _NAME + rb"|\((?:[SV][^\n]{0,60}\n)+i" + _NAME)
-"""Protocol 0, which is text: `cos\\nsystem\\n(S'…'\\ntR.`."""
-
-
-@dataclass(frozen=True)
-class PickleMember:
-    """A further pickle: interpreted, or why it was not."""
-
-    name: str
-    loaded: Loaded | None
-    why: str = ""
-    length: int = 0
-    """Bytes that were interpreted, if there is no directory."""
-
-    @property
-    def judged(self) -> tuple[dict[str, str], list[str]]:
-        """(dangerous, unknown) as from `judge_pickle`."""
-        if self.loaded is None:
-            return {}, []
-        dangerous, unknown = judge_pickle(self.loaded)
-        if self.loaded.damage is not None and not has_pickle_name(self.name):
-            # A list of words (`cos`, `sin`, …) also begins like a pickle, but calls nothing.
-            called = {str(wanted) for wanted in self.loaded.calls}
-            dangerous = {
-                name: arguments
-                for name, arguments in dangerous.items()
-                if name in called or name.startswith("a call of ")
-            }
-            unknown = [name for name in unknown if name in called]
-        return dangerous, unknown
-
-
-def looks_like_pickle(head: bytes) -> bool:
-    """Whether the first bytes are those of a pickle of protocol 2 or later, or of protocol 0."""
-    if len(head) > 2 and head[0] == 0x80:
-        return 2 <= head[1] <= 5
-    return _BY_HAND.match(head) is not None
-
-
-def has_pickle_name(name: str) -> bool:
-    """Whether the name of a member is that of a pickle."""
-    return name.lower().endswith(ENDINGS)
-
-
-PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".p", ".joblib", ".model")
-"""Endings of files that programs unpickle."""
-
-
-def is_pickle(path: Path) -> bool:
-    """Whether a loader could unpickle a file: by its first bytes, or by its name and its content.
-
-    A pickle of protocol 0 may begin with almost any letter.
-    """
-    try:
-        with open(path, "rb") as file:
-            head = file.read(64)
-            if head[:4] == MAGIC:
-                names = read_directory(file, file.seek(0, 2))
-                return any(has_pickle_name(name) for name in names)
-            if looks_like_pickle(head):
-                return True
-            if path.suffix.lower() not in PICKLE_SUFFIXES:
-                return False
-            loaded = inert_pickle.load(file)
-    except (OSError, BadZip):
-        return False
-    return bool(loaded.requested or loaded.called)
-
-
-def find_other_pickles(
-    file: BinaryIO, entries: dict[str, ZipEntry], known: Container[str]
-) -> Iterator[PickleMember]:
-    """The pickles of an archive, except for `known` members: the main one and the storages."""
-    left = MAX_BYTES
-    for name, entry in entries.items():
-        if name in known or not entry.size:
-            continue
-        if not has_pickle_name(name) and not looks_like_pickle(_head(file, entry)):
-            continue
-        left -= entry.size
-        if left < 0:
-            why = f"the pickles other than the main one have more than {MAX_BYTES} bytes"
-            yield PickleMember(name, None, why)
-            return
-        yield _interpret(file, entry)
-
-
-def read_member_at(file: BinaryIO, name: str, offset: int, end: int) -> PickleMember | None:
-    """The pickle at an offset of an archive without directory; None if it is not a pickle."""
-    file.seek(offset)
-    if not (has_pickle_name(name) or looks_like_pickle(file.read(_HEAD))):
-        return None
-    loaded = inert_pickle.load(file, start=offset, limit=end)
-    return PickleMember(name, loaded, length=loaded.end - offset)
-
-
-def _head(file: BinaryIO, entry: ZipEntry) -> bytes:
-    try:
-        return next(entry_chunks(file, entry, _HEAD), b"")[:_HEAD]
-    except BadZip:
-        return b""
-
-
-def _interpret(file: BinaryIO, entry: ZipEntry) -> PickleMember:
-    if entry.method == STORED:
-        end = entry.offset + entry.size
-        return PickleMember(entry.name, inert_pickle.load(file, start=entry.offset, limit=end))
-    try:
-        return PickleMember(entry.name, inert_pickle.load(read_entry(file, entry)))
-    except BadZip as error:
-        return PickleMember(entry.name, None, str(error))

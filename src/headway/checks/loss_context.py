@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 from headway.core.loss_facts import (
     BackwardRootFacts,
@@ -17,7 +17,8 @@ from headway.core.loss_facts import (
     LossFormulaFacts,
     SummedLossFacts,
 )
-from headway.core.records import Header, Moment
+from headway.core.numbers import say
+from headway.core.records import Header, Moment, StepRecord, moment_of
 from headway.core.window import MAD_TO_SIGMA, BestLevel, drift_sigma, log_sigma
 
 # Logs in which a rising, constant or oscillating loss means nothing: several losses work against
@@ -101,10 +102,36 @@ def rise_begins_after(quiet: list[tuple[Moment, float]]) -> Moment | None:
     return None
 
 
+def first_risen(quiet: list[tuple[Moment, float]], few: int, slow: int) -> Moment | None:
+    """Where a rise began, which may be long before it left the band: after the last low loss
+    among the latest `few`, or among `slow` times as many if the rise is slow."""
+    found = [rise_begins_after(quiet[-count:]) for count in (few, slow * few)]
+    return min((moment for moment in found if moment is not None), default=None)
+
+
 def split_thirds(losses: list[float]) -> tuple[list[float], list[float], list[float]]:
     """The first, middle and last third."""
     third = max(len(losses) // 3, 1)
     return losses[:third], losses[third:-third] or losses, losses[-third:]
+
+
+def is_far_above(
+    level: float,
+    late: list[float],
+    before: list[float],
+    best: BestLevel,
+    ratio: float,
+    sigmas: float,
+    gradual: bool,
+) -> bool:
+    """Whether a positive loss has risen by `ratio` and by `sigmas` times its noise and drift."""
+    logs = [math.log(loss) for loss in before if loss > 0]
+    if gradual:
+        # A whole log is enough evidence: the rise need not double a loss of 4 nats.
+        calm = max(log_sigma(late), drift_sigma(logs[-20:]))
+        return math.log(level / best.level) > max(math.log(ratio), sigmas * calm)
+    noise = max(log_sigma(late), drift_sigma(logs))
+    return math.log(level) - median(split_thirds(logs)[2]) > max(math.log(ratio), sigmas * noise)
 
 
 UNBROKEN = 3.0
@@ -223,3 +250,67 @@ def ends_above_best(losses: list[float]) -> CurveEnd | None:
     low = best * (last / best) ** 0.2
     onset = max(at for at in range(place, begin) if at == place or levels[at] <= low) + 1
     return CurveEnd(best, last, levels[0], edges[place], edges[onset])
+
+
+# Validation in a log: the model overfits if its loss rises while that of the training falls.
+
+ValidationPoint = tuple[Moment, float, float]
+"""Where, the validation loss, and the latest training loss."""
+LEAST_EVALUATIONS = 6
+OVERFITTING = (
+    "Add data or augmentation, or regularise: weight decay, dropout, a smaller model, fewer "
+    'epochs. `headway explain "validation much worse than training"` lists the other causes.',
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Overfitting:
+    """A validation loss that has risen from its best, and the training loss meanwhile."""
+
+    at: Moment
+    best: float
+    level: float
+    message: str
+
+    def as_finding(self) -> dict[str, Any]:
+        """Its message, remedies and evidence."""
+        use = f"Use the checkpoint of step {self.at[2]}, and stop there."
+        evidence = {"best": self.best, "best_step": self.at[2], "level": self.level}
+        return {"message": self.message, "remedies": [use, *OVERFITTING], **evidence}
+
+
+def note_validation(
+    points: list[ValidationPoint], record: StepRecord, curve: list[tuple[Moment, float]]
+) -> None:
+    """Add the evaluation in a row of a log; long lists are thinned."""
+    value = record.values.get("eval/loss", math.nan)
+    training = record.values.get("loss", curve[-1][1] if curve else math.nan)
+    if 0 < value < math.inf and math.isfinite(training):
+        points.append((moment_of(record), value, training))
+        if len(points) >= CURVE_POINTS:
+            del points[1::2]
+
+
+def find_overfitting(points: list[ValidationPoint]) -> Overfitting | None:
+    """Whether the last third of the evaluations is above the best one while training improved."""
+    if len(points) < LEAST_EVALUATIONS:
+        return None
+    values = [value for _, value, _ in points]
+    few = max(len(points) // 12, 1)  # evaluations that give a level, so that noise does not
+    levels = [median(values[at : at + few]) for at in range(len(values) - few + 1)]
+    best = min(levels)
+    place = levels.index(best) + few // 2
+    level = median(values[-max(few, 3) :])
+    after = values[-max(len(values) // 3, 3) :]
+    if place >= len(values) - len(after) or min(after) < 1.05 * best or level < ENDS_ABOVE * best:
+        return None
+    then, now = points[place][2], median(training for _, _, training in points[-3:])
+    if now > 0.97 * then:
+        return None
+    at = points[place][0]
+    message = (
+        f"validation loss has risen from its best, {say(best)} at step {at[2]}, to {say(level)}, "
+        f"while the training loss fell from {say(then)} to {say(now)}: the model "
+        f"overfits, and the weights of step {at[2]} were the best"
+    )
+    return Overfitting(at, best, level, message)

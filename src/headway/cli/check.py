@@ -193,6 +193,7 @@ def command(
                 settings=settings,
                 how=how,
                 on_record=losses,
+                on_finding=progress.found if is_first_rank() else None,
             )
         done.report = propose_edits(done.report, target.file)
         [done.report] = options.suppress_known(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ import click
 
 from headway.cli.script_command import require_torch
 from headway.errors import InternalError, UsageError
+from headway.output.display_text import shell_quote
 
 DEFAULT_OUT = Path("headway-runs", "demo")
 
@@ -54,7 +54,7 @@ def command(out: Path, steps: int) -> int:
     page.line(f"Every line with a tick was measured; it took {time.monotonic() - began:.0f} s.")
     page.line("The run was written to ", (str(run_dir), "bold"), rest="  ")
     page.line("What the finding means: ", ("headway explain HD101", "bold"), rest="  ")
-    page.next(f"headway diagnose {shlex.quote(str(run_dir))}")
+    page.next(f"headway diagnose {shell_quote(str(run_dir))}")
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from headway.core.findings import Severity
 from headway.core.numbers import say
 from headway.errors import UnreadableInput
 from headway.output.console import MIN_CURVE_POINTS, write_checkpoint_table
-from headway.output.display_text import BAD, BARS, MARK, sparkline
+from headway.output.display_text import BAD, BARS, MARK, shell_quote, sparkline
 from headway.output.terminal import TerminalPage, spinner
 
 if TYPE_CHECKING:
@@ -78,6 +77,7 @@ def command(
 
 def _read(paths: Sequence[Path], settings: Settings) -> tuple[Read, list[UnreadableInput]]:
     """The reports, and the errors of the paths that cannot be read."""
+    from headway.logs.log_file import share_read
     from headway.postmortem.diagnose import diagnose
 
     read: Read = []
@@ -85,7 +85,8 @@ def _read(paths: Sequence[Path], settings: Settings) -> tuple[Read, list[Unreada
     for number, path in enumerate(paths, 1):
         of = f" {number} of {len(paths)}:" if len(paths) > 1 else ""
         try:
-            with spinner(f"reading{of} {path}"):
+            alone = share_read if path.is_file() else None
+            with spinner(f"reading{of} {path}", share=alone):
                 read.append((path, diagnose(path, settings=settings)))
         except UnreadableInput as error:
             unread.append(error)
@@ -122,11 +123,11 @@ def _next_command(read: Read, *, verbose: bool) -> str:
     for path, report in read:
         good = [item for item in report.sources if item.get("clean")]
         if good and any(item.get("clean") is False for item in report.sources):
-            return f"headway scan {shlex.quote(str(path))} --last-good"
+            return f"headway scan {shell_quote(str(path))} --last-good"
         if report.causes:
             return f"headway explain {report.causes[0].code}"
     if any(report.not_run for _, report in read) and not verbose:
-        return f"headway diagnose --verbose {' '.join(shlex.quote(str(path)) for path, _ in read)}"
+        return f"headway diagnose --verbose {' '.join(shell_quote(str(path)) for path, _ in read)}"
     return "headway checks"
 
 

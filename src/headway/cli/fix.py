@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from headway.core.findings import Severity
 from headway.core.numbers import plural
 from headway.core.records import StepRecord
 from headway.errors import UnreadableInput, UsageError
+from headway.output.display_text import shell_quote
 from headway.output.terminal import TerminalPage, spinner
 
 if TYPE_CHECKING:
@@ -208,9 +208,9 @@ def _next_command(
     request: FixRequest, source: Path, *, fixed: bool, diff: bool, result: FixResult
 ) -> str:
     if fixed and diff:
-        return f"headway fix {shlex.quote(str(source))}"
+        return f"headway fix {shell_quote(str(source))}"
     if fixed or not result.report["findings"]:
-        return f"headway check {shlex.quote(os.path.relpath(request.script))}"
+        return f"headway check {shell_quote(os.path.relpath(request.script))}"
     return f"headway explain {result.report['findings'][0]['code']}"
 
 

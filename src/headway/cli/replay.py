@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import json
 import os
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ import click
 from headway.cli import options
 from headway.cli.script_command import require_torch
 from headway.errors import UsageError
+from headway.output.display_text import shell_quote
 from headway.output.terminal import spinner
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _require_one_process(incident: Path) -> None:
 
 def _suggest_process_group(incident: Path) -> str:
     return (
-        f"`torchrun --nproc-per-node 1 -m headway replay {shlex.quote(str(incident))}` gives the "
+        f"`torchrun --nproc-per-node 1 -m headway replay {shell_quote(str(incident))}` gives the "
         "script a process group of one rank, and --call needs none"
     )
 
@@ -309,7 +309,7 @@ def write_replay(
 def _next(done: ReplayCommandResult, incident: Path) -> str:
     run_dir = incident.absolute().parents[1]
     if done.exit_code == CURED and (run_dir / "run.json").is_file():
-        return f"headway diagnose {shlex.quote(os.path.relpath(run_dir))}"
+        return f"headway diagnose {shell_quote(os.path.relpath(run_dir))}"
     from headway.explain.incident_file.incident_readme import code_of
 
     return f"headway explain {code_of(done.capsule.explanation)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import click
 
 from headway.cli import options
+from headway.output.display_text import shell_quote
 from headway.output.terminal import spinner
 
 
@@ -45,12 +45,14 @@ def command(
     findings; 2 the run cannot be read or the file cannot be written.
     """
     from headway.core.numbers import say_bytes
+    from headway.logs.log_file import share_read
     from headway.output.console import verdict_line
     from headway.output.terminal import TerminalPage
     from headway.postmortem.diagnose import diagnose
 
     settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
-    with spinner(f"step 1 of 2: reading {run}"):
+    alone = share_read if run.is_file() else None
+    with spinner(f"step 1 of 2: reading {run}", share=alone):
         [report] = options.suppress_known([diagnose(run, settings=settings)], settings)
     with spinner(f"step 2 of 2: drawing the charts of {run}"):
         report.to_html(output)
@@ -63,4 +65,4 @@ def command(
 
 def _next(output: Path) -> str:
     opener = {"darwin": "open", "win32": "start"}.get(sys.platform, "xdg-open")
-    return f"{opener} {shlex.quote(str(output))}"
+    return f"{opener} {shell_quote(str(output))}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -222,7 +221,7 @@ def _extra_keys(done: GuardedRunResult, folder: Path | str) -> dict[str, Any]:
 def _write(done: GuardedRunResult, folder: Path | str, target: Script) -> None:
     from headway.core.numbers import plural
     from headway.output.console import ReportPrinter
-    from headway.output.display_text import shorten_local_paths
+    from headway.output.display_text import shell_quote, shorten_local_paths
     from headway.output.terminal import TerminalPage
 
     sys.stdout.flush()
@@ -244,4 +243,4 @@ def _write(done: GuardedRunResult, folder: Path | str, target: Script) -> None:
     if done.unreached is not None and skipped:  # only `check` can name the op
         page.next(f"headway check {target.typed}{target.given}")
         return
-    page.next(f"headway diagnose {shlex.quote(shorten_local_paths(str(folder)))}")
+    page.next(f"headway diagnose {shell_quote(shorten_local_paths(str(folder)))}")

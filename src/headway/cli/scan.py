@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from headway.cli.options import FORMATS
 from headway.config import Settings
 from headway.errors import UnreadableInput
 from headway.output.console import ReportPrinter, write_checkpoint_table
+from headway.output.display_text import shell_quote
 from headway.output.terminal import TerminalPage, progress_bar
 from headway.report import Report
 
@@ -165,11 +165,11 @@ def _last_clean(page: TerminalPage, checkpoints: Sequence[Mapping[str, Any]]) ->
 
 
 def _next_command(report: Report, paths: Sequence[Path]) -> str:
-    typed = " ".join(shlex.quote(str(path)) for path in paths)
+    typed = " ".join(shell_quote(str(path)) for path in paths)
     clean = [item for item in report.sources if item["clean"]]
     if clean and len(clean) < len(report.sources):
         return f"headway scan {typed} --last-good"
     if report.causes:
         return f"headway explain {report.causes[0].code}"
     folder = next((path for path in paths if path.is_dir()), paths[0].parent)
-    return f"headway diagnose {shlex.quote(str(folder))}"
+    return f"headway diagnose {shell_quote(str(folder))}"

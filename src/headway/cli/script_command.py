@@ -7,7 +7,6 @@ import importlib.util
 import math
 import os
 import runpy
-import shlex
 import sys
 import time
 import traceback
@@ -20,9 +19,11 @@ from typing import Any, TypeVar
 import click
 
 from headway.cli.options import is_first_rank
+from headway.core.findings import Finding, Severity
 from headway.core.numbers import say
 from headway.core.records import Record, StepRecord
 from headway.errors import UsageError
+from headway.output.display_text import shell_quote
 from headway.output.terminal import StatusLine, TerminalPage, format_seconds
 from headway.rundir.remote_run import open_store
 from headway.rundir.run_lock import RunLock
@@ -135,8 +136,14 @@ class StepLines:
         print("  ".join(parts), file=sys.stderr, flush=True)
 
 
+MOST_EARLY = 3
+"""Findings that are shown while the script still runs."""
+
+
 class StepProgress:
-    """Shows the step, the time elapsed and the time left on a terminal while a script runs."""
+    """Shows the step, the time elapsed and the time left on a terminal while a script runs, and
+    the first findings.
+    """
 
     def __init__(
         self,
@@ -151,6 +158,19 @@ class StepProgress:
         self._began = time.monotonic()
         self._first: tuple[int, float] | None = None
         """(step, time) of the first record."""
+        self._early: set[str] = set()
+        """Codes of findings that were shown."""
+
+    def found(self, finding: Finding) -> None:
+        """Show a finding as soon as it is known; the report has it in full."""
+        new = finding.code not in self._early and len(self._early) < MOST_EARLY
+        if not new or finding.severity < Severity.WARNING:
+            return
+        self._early.add(finding.code)
+        where = finding.where
+        at = f" at {Path(where.file).name}:{where.line}" if where.file and where.line else ""
+        step = f"step {finding.step}: " if finding.step is not None else ""
+        self.line.print_above(f"headway: {step}{finding.code} {finding.name}{at}")
 
     def __call__(self, record: Record) -> None:
         if isinstance(record, StepRecord) and self.line.live:
@@ -209,12 +229,12 @@ class Script:
         """The script as typed on a command line."""
         if self.module is not None:
             return f"-m {self.module}"
-        return shlex.quote(os.path.relpath(self.file))
+        return shell_quote(os.path.relpath(self.file))
 
     @property
     def given(self) -> str:
         """Its arguments, as typed behind the script on a command line of headway."""
-        return f" -- {' '.join(map(shlex.quote, self.argv))}" if self.argv else ""
+        return f" -- {' '.join(map(shell_quote, self.argv))}" if self.argv else ""
 
     def __str__(self) -> str:
         return self.module or str(self.file)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import signal
 import sys
@@ -121,7 +120,7 @@ def report_vanished_run(
     notify: Sequence[str],
 ) -> int:
     """Print what `headway run` could not print itself; returns the exit code."""
-    from headway.output.display_text import shorten_local_paths
+    from headway.output.display_text import shell_quote, shorten_local_paths
 
     report = _diagnose_vanished(ended, settings, "run")
     if report is None:
@@ -139,7 +138,7 @@ def report_vanished_run(
         form,
         replace(settings, fail_on=fail_on or "never"),
         extra={"steps": ended.steps, "run_dir": str(ended.run_dir)},
-        following=f"headway diagnose {shlex.quote(folder)}",
+        following=f"headway diagnose {shell_quote(folder)}",
     )
     if ended.status == 0 and fail_on is not None:
         return int(report.fails(fail_on))

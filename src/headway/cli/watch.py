@@ -14,9 +14,9 @@ import click
 
 from headway.cli import options
 from headway.cli.exit_codes import INTERRUPTED, print_message
-from headway.core.ending_facts import END, EndFacts
+from headway.core.ending_facts import END, KILLED, EndFacts, KilledFacts
 from headway.core.findings import Finding, Severity
-from headway.core.numbers import ordinal, say, say_bytes
+from headway.core.numbers import ordinal, plural, say, say_bytes
 from headway.core.records import EventRecord, Record, StepRecord
 from headway.diagnosis import merge_repeats
 from headway.engine import Engine
@@ -224,6 +224,8 @@ class WatchedRun:
         self._printed: StepRecord | None = None
         self._known: dict[str, float] = {}
         self._steps = 0
+        self._made = 0
+        """Steps that the end of the run names; the last second of a killed run has no records."""
         self._held = 0
         self._actions: deque[str] = deque(maxlen=SHOWN)
         self._news: list[str] = []
@@ -249,8 +251,12 @@ class WatchedRun:
             if record.kind == "action":
                 self._act(record)
             elif record.kind == END:
+                end = EndFacts.of_event(record)
                 self.over = True
-                self._ended = ENDINGS.get(EndFacts.of_event(record).status or "", "ended")
+                self._ended = ENDINGS.get(end.status or "", "ended")
+                self._made = max(self._made, end.steps or 0)
+            elif record.kind == KILLED:
+                self._made = max(self._made, KilledFacts.of_event(record).steps or 0)
 
     def _news_line(self, finding: Finding) -> str:
         """The first of a fault in full, a repeat as a count."""
@@ -273,9 +279,8 @@ class WatchedRun:
         late = [finding for finding in self._engine.findings if id(finding) not in before]
         self._news += [_line(finding) for finding in late]
         if self.over:
-            self._news.append(
-                f"the run {self._ended} after {self._steps} steps; next: {self._next}"
-            )
+            steps = plural(max(self._steps, self._made), "step")
+            self._news.append(f"the run {self._ended} after {steps}; next: {self._next}")
 
     def news(self) -> list[str]:
         """New findings and actions and the latest step, as plain lines."""
@@ -292,17 +297,14 @@ class WatchedRun:
         self._news.clear()
         shown = Text()
         shown.append(f"{clean(self.path)}  ", style="bold")
-        style = "bold red" if self._ended == "failed" else "dim"
+        style = "bold red" if self._ended in ("failed", "vanished") else "dim"
         shown.append(
             f"{self._ended}\n" if self.over else "running\n", style=style if self.over else "green"
         )
-        if self._latest is None:
+        if self._latest is not None:
+            self._draw_steps(shown, page)
+        elif not self.over:
             return shown.append("waiting for the first step")
-        shown.append(f"{self._now()}\n")
-        plain = not page.can_show(BARS + BAD)
-        for name, title in _CURVES.items():
-            self._draw(shown, name, title, page.width, plain)
-        self._state(shown)
         for finding in self._last_findings():
             level = str(finding.severity)
             shown.append(f"{page.mark(level)} ", style=SEVERITY_STYLES[level])
@@ -310,6 +312,13 @@ class WatchedRun:
         if self.over:
             shown.append(f"next: {self._next}", style="dim")
         return shown
+
+    def _draw_steps(self, shown: Text, page: TerminalPage) -> None:
+        shown.append(f"{self._now()}\n")
+        plain = not page.can_show(BARS + BAD)
+        for name, title in _CURVES.items():
+            self._draw(shown, name, title, page.width, plain)
+        self._state(shown)
 
     @property
     def _next(self) -> str:

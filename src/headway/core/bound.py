@@ -25,18 +25,18 @@ SURELY = 1 - 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """`signal` may not rise above its own recent level by more than its spread explains."""
+    """Limits how far `signal` may rise above its own recent level, relative to its spread."""
 
     signal: str
     sigmas: float = 8.0
     """Robust standard deviations of the logarithm above the median."""
     min_ratio: float = 10.0
-    """Smallest factor of a rise that is out of bounds, however calm the run is."""
+    """Smallest factor of a rise that is out of bounds, however small the spread is."""
     window: int = 128
     grace: int = 20
     """Values that are needed before a finite value can be out of bounds."""
     patience: int = 8
-    """Consecutive values out of bounds that are not a spike but the new level."""
+    """Number of consecutive values out of bounds that count as a new level, not as a spike."""
     recent: int = 16
     """Number of last values whose median is the level if it is above that of the window."""
 

@@ -85,7 +85,7 @@ def _present(name: str, described: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What every check may read: the current header, and lines of the user's code."""
+    """Context for every check: the current header, and lines of the user's code."""
 
     header: Header = field(default_factory=lambda: Header(source="nothing"))
     places: Mapping[str, Any] = field(default_factory=dict)
@@ -125,8 +125,8 @@ class Check:
     """One line for lists."""
     needs: ClassVar[Needs] = Needs()
     points_at: ClassVar[str | tuple[str, ...] | None] = None
-    """The place (see `Context.places`) of a finding that names no line itself; of several, the
-    first that is known."""
+    """The place (see `Context.places`) of a finding that names no line itself; with several
+    places, the first that is known."""
     explains: ClassVar[tuple[str, ...]] = ()
     """Codes of the findings that this one can cause. Every built-in check declares it."""
     yields_to: ClassVar[tuple[str, ...]] = ()
@@ -137,7 +137,7 @@ class Check:
     """What its history covers. `training`: it ends and starts again where the script begins to
     train another model with another optimizer."""
     ends_run: ClassVar[bool] = False
-    """Whether a run with such a finding did not end in good order: its verdict is `failed`."""
+    """Whether a run with such a finding did not end normally: its verdict is `failed`."""
     bound: ClassVar[Bound | None] = None
     """The limit that the guard enforces before the step, if the check has one."""
 
@@ -245,7 +245,7 @@ class Check:
                 yield name, value
 
 
-# What a run knows about each of its checks.
+# The state of each check in a run.
 
 CHECKPOINT = "checkpoint"
 """The source of records about checkpoints, and the kind of event that begins one."""
@@ -262,7 +262,7 @@ class CheckSlot:
     needs: Needs
     create: Callable[[], Check]
     check: Check | None = None
-    """None until the first record for the check: most sources lack what most checks need."""
+    """None until the first record for the check: most sources lack the data of most checks."""
     reason: str | None = None
     """Why it does not receive steps; None if it does."""
     seen: bool = False
@@ -315,14 +315,14 @@ class CheckSlot:
         return True
 
 
-def no_checkpoints(seat: CheckSlot) -> str | None:
+def no_checkpoints(slot: CheckSlot) -> str | None:
     """Why a check that compares checkpoints could not run; None if it does not need them."""
-    needs = seat.needs
+    needs = slot.needs
     if not needs.checkpoints:
         return None
-    if not seat.checkpoints:
+    if not slot.checkpoints:
         return "needs checkpoints; `headway scan` reads them"
-    if seat.checkpoints < needs.checkpoints:
-        return f"needs {needs.checkpoints} checkpoints of a run, but there is {seat.checkpoints}"
+    if slot.checkpoints < needs.checkpoints:
+        return f"needs {needs.checkpoints} checkpoints of a run, but there is {slot.checkpoints}"
     wanted = " or ".join(f"{role}s" for role in needs.decisive or needs.roles or ("tensor",))
     return f"the checkpoints contain no {wanted}"

@@ -246,6 +246,10 @@ class RankReplicasFacts(TopicFacts):
     apart_count: Whole
     exchanged: Whole
     equal_at: Whole
+    listens: bool
+    """Averages of weights are followed, in a script with a wrapper …"""
+    averaged: bool
+    """… and were seen: the ranks may differ in between."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ The guard and the supervisor write these events; each check in `checks/endings` 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, TypeVar
 
 from headway.core.facts import FactTable, Names, Number, Numbers, Place, Table, Tables, Text, Whole
@@ -47,7 +47,7 @@ class EndingFacts(FactTable):
 
 @dataclass(frozen=True)
 class EndFacts(EndingFacts):
-    """The last event of a process that could still write it."""
+    """The last event, written by the process itself."""
 
     kind = END
 
@@ -59,7 +59,7 @@ class EndFacts(EndingFacts):
     signal: Whole
     """The signal that ended it, if one did."""
     error: Text
-    """The exception that ended it, where no other event describes it: recording it failed."""
+    """The exception that ended it, if recording it in an event of its own failed."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class BatchTensor(FactTable):
     shape: Numbers
     dtype: Text
     unusual: Text
-    """How it differs from the batches before; None if it does not."""
+    """How it differs from earlier batches; None if it does not."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,8 @@ class FailureFacts(EndingFacts):
     phase: Text
     """`data`, `forward`, `backward`, `step` or `user`: what the loop was doing."""
     batch: list[BatchTensor]
+    tensors: list[BatchTensor]
+    """The tensors that the line uses."""
     sample: Whole
     """The index in the data set, where a single sample raised."""
     thread: Text
@@ -104,13 +106,14 @@ class FailureFacts(EndingFacts):
         return self.place.where(rank=rank, sample=self.sample)
 
     def evidence(self) -> dict[str, Any]:
-        """What a finding repeats of the facts."""
+        """The facts that go into the evidence of a finding."""
         found = {
             "error": self.error,
             "phase": self.phase,
             "source": self.line_text,
             "frame": self.frame or None,
-            "batch": [_shape_text(item) for item in self.batch] or None,
+            "batch": [shape_text(item) for item in self.batch] or None,
+            "tensors": [shape_text(item) for item in self.tensors] or None,
             "thread": self.thread,
             SURVIVED: self.survived or None,
         }
@@ -134,12 +137,13 @@ class InterruptedFacts(EndingFacts):
     place: Place
     phase: Text
     saved: bool | None
-    """Whether a snapshot was written on the way out; None if nothing was attempted."""
+    """Whether a snapshot was written before the exit; None if none was attempted."""
 
 
 @dataclass(frozen=True)
 class OutOfMemoryFacts(FailureFacts):
-    """Memory ran out: an exception, a kill by the kernel, or a step that the guard has saved."""
+    """Memory ran out: an exception, a kill by the kernel, or a step that the guard split or
+    skipped."""
 
     kind = OUT_OF_MEMORY
 
@@ -165,7 +169,7 @@ class OutOfMemoryFacts(FailureFacts):
     remedies: Tables
     """`text`, `tested` and `cured`."""
     action: Text
-    """`split` or `skip`: how the guard has saved the run; None if it has not."""
+    """`split` or `skip`: how the guard kept the run alive; None if it did not."""
     pieces: Whole
     """Number of micro-batches."""
     why: Text
@@ -176,7 +180,7 @@ class OutOfMemoryFacts(FailureFacts):
     """Whether a DataLoader worker was killed."""
 
     def describe_action(self) -> str:
-        """What the guard did about it."""
+        """The action of the guard, as text."""
         if self.action == "split":
             return f"the batch of {self.rows} rows ran in {self.pieces} micro-batches instead"
         return f"the step was skipped ({self.why})"
@@ -189,9 +193,9 @@ class DeviceAssertFacts(FailureFacts):
     kind = DEVICE_ASSERT
 
     found: bool
-    """Whether the run on the host has raised the true error."""
+    """Whether the run on the host raised the true error."""
     why_not: Text
-    """Why it has not."""
+    """Why it did not."""
     host_error: Text
     """The error on the host, on one line."""
     op: Text
@@ -258,7 +262,7 @@ class SaveFailedFacts(FailureFacts):
 
     path: Text
     reason: Text
-    """`the disk is full`, …; None if the error names no reason of its own."""
+    """`the disk is full`, …; None if the error names no reason."""
     last_good: Text
     """The last file that was saved before."""
     last_good_steps: Whole
@@ -269,7 +273,24 @@ def ends_run(finding: Finding, *, declared: bool) -> bool:
     return declared and finding.evidence.get(SURVIVED) is not True
 
 
-def _shape_text(item: BatchTensor) -> str:
+def shape_text(item: BatchTensor) -> str:
+    """`x float32 [64, 10]`, and how it differs from the batches before."""
     shape = ", ".join(str(int(size)) for size in item.shape)
     unusual = f" ({item.unusual})" if item.unusual else ""
     return f"{item.name} {item.dtype} [{shape}]{unusual}"
+
+
+@dataclass(slots=True)
+class RunEnding:
+    """How a run ended, as far as its process could tell."""
+
+    status: str = "finished"
+    """`finished`, `failed` or `interrupted`."""
+    exit: int | None = None
+    """The exit status of the script, if known."""
+    signal: int | None = None
+    error: str | None = None
+    """The exception that ended it, until that is recorded with all its facts."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None}

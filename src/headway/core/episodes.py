@@ -120,12 +120,11 @@ class FindingEpisodes:
     def _explain(met: Sequence[_Episode], incident: IncidentSummary) -> None:
         speaks = pick_headline_code(episode.first.code for episode in met)
         for episode in met:
-            # Of a repeated fault, any step may be the one that was re-run.
-            finding = episode.first if incident_concerns(incident, episode.first) else episode.last
             if is_explained(episode.first):
                 episode.first = add_trials(episode.first, incident)
-                if finding is not episode.first and not is_explained(finding):
-                    continue
+                continue
+            # Of a repeated fault, any step may be the one that was re-run.
+            finding = episode.first if incident_concerns(incident, episode.first) else episode.last
             aloud = finding.code == speaks or not incident.bad_step
             explained = explain_finding(finding, incident, aloud=aloud)
             first = episode.first

@@ -87,7 +87,7 @@ class Facts:
         return self.table(key)._data
 
     def table(self, key: str) -> Facts:
-        """The same, to be read with care."""
+        """The mapping as a `FactTable`, for typed access."""
         return Facts(self._data.get(key))
 
     def tables(self, key: str) -> list[Facts]:
@@ -271,7 +271,7 @@ def _positions(value: Any) -> frozenset[int] | None:
 
 
 def trained_positions(parameters: Parameters) -> list[int]:
-    """Positions that are trainable and in an optimizer, in the order of the axis."""
+    """Positions of parameters that are trainable and in an optimizer, in the order of the axis."""
     roles = (parameters.trainable, parameters.optimized)
     known = [role for role in roles if role is not None]
     return [
@@ -284,8 +284,8 @@ def trained_positions(parameters: Parameters) -> list[int]:
 def trained_weights(parameters: Parameters) -> dict[int, int]:
     """Position → number of elements of every trained parameter except biases and gains of norms.
 
-    Biases and gains may start at 0 and may have next to no gradient for good reasons, so questions
-    about sizes are asked of the weights only. Empty when the source does not tell the sizes.
+    Biases and gains may start at 0 and may have hardly any gradient in a healthy run, so checks of
+    sizes use only the weights. Empty if the source does not record the sizes.
     """
     apart = parameters.norm_or_bias or frozenset()
     return {

@@ -74,7 +74,7 @@ class SourceEdit:
 
     @classmethod
     def from_dict(cls, data: Any) -> SourceEdit | None:
-        """The edit that a log or a report contains; None if it is none."""
+        """The edit that a log or a report contains; None if the data is not a valid edit."""
         if not isinstance(data, Mapping) or set(data) != set(cls.__slots__):
             return None
         edit = cls(**data)
@@ -93,9 +93,9 @@ class Remedy:
     edits: tuple[SourceEdit, ...] = ()
     """The same as a change of the source, if it can be written as one."""
     safe: bool = True
-    """Whether the edits leave the mathematics of the training as the user meant it."""
+    """Whether the edits keep the mathematics that the user intended."""
     same_loss: bool = False
-    """Whether the edits promise that the loss of a healthy step does not change."""
+    """Whether the edits leave the loss of a healthy step unchanged."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -128,6 +128,12 @@ class Finding:
     """How often it occurred."""
     steps: tuple[int, ...] = ()
     """The first steps at which it occurred, if it did more than once."""
+
+    def __str__(self) -> str:
+        """On one line: `error HD101 nonfinite-loss at step 6, train.py:15: loss is NaN`."""
+        step = "" if self.step is None else f" at step {self.step}"
+        place = f", {say_line(self.where.file, self.where.line)}" if self.where.file else ""
+        return f"{self.severity} {self.code} {self.name}{step}{place}: {self.message}"
 
     def _repr_html_(self) -> str:
         # By name: this module is below those that render.
@@ -171,7 +177,7 @@ class Findings(list[Finding]):
 
 @dataclass(frozen=True, slots=True)
 class NotRun:
-    """A check that could not run, and why: no finding must not mean 'healthy' there."""
+    """A check that could not run, and why: a missing finding does not mean that all is well."""
 
     code: str
     reason: str

@@ -176,7 +176,7 @@ class MismatchFacts(EndingFacts):
 
     ranks: list[RankPlace]
     rank: Whole
-    """The rank that calls `extra`, or differs from most others."""
+    """The rank that calls `extra`, or differs from most other ranks."""
     extra: CollectiveFacts
     """The first call that only this rank makes, where the sequences of calls show one."""
 
@@ -189,7 +189,7 @@ class RankLostFacts(EndingFacts):
 
     lost: list[RankPlace]
     error: Text
-    """What torch said to the rank that noticed it."""
+    """The error message of torch on the rank that noticed it."""
     place: Place
     """Where that rank was."""
 
@@ -210,7 +210,7 @@ class Comparison:
     """`lost`, `elsewhere`, `mismatch`, or `same` where all ranks are at the same place."""
     suspects: Sequence[int] = ()
     extra: Mapping[str, Any] | None = None
-    """The call that only the suspect makes."""
+    """The call that only the suspect rank makes."""
 
 
 def compare_ranks(
@@ -314,7 +314,7 @@ def _judge_difference(
     one: Sequence[CollectiveFacts],
     two: Sequence[CollectiveFacts],
 ) -> tuple[bool, CollectiveFacts] | None:
-    """Both begin with different calls: whose is one too many? None: they may belong together."""
+    """Both begin with different calls: whose call is extra? None: they may belong together."""
     first, second = first[:WINDOW], second[:WINDOW]
     together = _agreement(first[1:], second[1:])
     shifts = range(1, MAX_EXTRA + 1)

@@ -19,7 +19,8 @@ INCIDENT = "incident"
 """The kind of event, and the name of the signal that announces such events."""
 
 TRACED = "traced-origin"
-"""An event: a step was not bad, or a GradScaler skipped it, but an op made a non-finite value."""
+"""The kind of event for an op that made a non-finite value in a step that was not bad, or that a
+GradScaler skipped."""
 
 SYMPTOMS = ("HD101", "HD103", "HD201", "HD207", "HD303", "HD311", "HD602")
 """Findings about a bad step, whose message is extended by the result of the re-run."""
@@ -31,6 +32,10 @@ CODE_OF_KIND = {
 """Findings about data that is already non-finite when the step starts."""
 LASTING = frozenset(("HD201", "HD313", "HD414"))
 """Findings about many steps that a GradScaler skips: the last origin before them explains them."""
+_AT_AN_EDGE = "sqrt-at-zero pow-singular norm-at-zero acos-at-one std-singular"
+_AT_ZERO = "division-by-zero zero-over-zero log-of-zero"
+INFINITE_SLOPES = frozenset(f"{_AT_AN_EDGE} {_AT_ZERO}".split())
+"""Kinds of origins that are infinite at their input, in backward too, whatever the loss scale."""
 CODE_OF_ROLE = {"batch": "HD501", "data": "HD501", "weight": "HD301", "buffer": "HD302"}
 """The same by what brought the value into the step."""
 
@@ -57,6 +62,12 @@ class IncidentSummary:
     def rows(self) -> list[int]:
         rows = self.origin.get("rows") or self.spike.get("rows") or ()
         return [row for row in _list(rows) if isinstance(row, int)]
+
+    @property
+    def has_infinite_slope(self) -> bool:
+        """Whether the derivative of an op is infinite at its input."""
+        origin = self.origin
+        return origin.get("phase") == "backward" and origin.get("kind") in INFINITE_SLOPES
 
     def where(self) -> Where:
         """File, line, op, module, sample and rank, as far as known."""
@@ -159,12 +170,15 @@ def incident_concerns(incident: IncidentSummary, finding: Finding) -> bool:
     origin = incident.origin
     if not incident.bad_step:
         return finding.code in CODE_OF_ROLE.values()
-    carrier = CODE_OF_ROLE.get(str(origin.get("through")))
-    return finding.code in (*SYMPTOMS, CODE_OF_KIND.get(str(origin.get("kind"))), carrier)
+    kind, through = str(origin.get("kind")), str(origin.get("through"))
+    codes = [*SYMPTOMS, CODE_OF_KIND.get(kind), CODE_OF_ROLE.get(through)]
+    if origin.get("output") is not None and origin.get("phase") == "forward":
+        codes.append(CODE_OF_ROLE["batch"])  # bad inputs of a module are the result of the op
+    return finding.code in codes
 
 
 def pick_headline_code(codes: Iterable[str]) -> str | None:
-    """Of several findings about one step, the one whose message gets the reason."""
+    """Among several findings about one step, the code of the one whose message gets the reason."""
     found = set(codes)
     return next((code for code in SYMPTOMS if code in found), None)
 
@@ -177,7 +191,7 @@ def is_explained(finding: Finding) -> bool:
 def explain_finding(finding: Finding, incident: IncidentSummary, *, aloud: bool) -> Finding:
     """The finding with the location, the reason and the tested remedies of the incident.
 
-    `aloud`: the reason is added to its message.
+    `aloud`: add the reason to its message.
     """
     again = "why" in finding.evidence and not incident.origin
     if is_explained(finding) or again or not incident.headline:

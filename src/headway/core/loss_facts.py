@@ -9,7 +9,7 @@ from headway.core.facts import FactTable, Names, Number, Numbers, Place, Text, T
 
 @dataclass(frozen=True)
 class PredictionFacts(FactTable):
-    """What a loss was given as its prediction."""
+    """The prediction that was passed to a loss."""
 
     shape: Numbers | None
     dtype: Text
@@ -29,7 +29,7 @@ class PredictionFacts(FactTable):
 
 @dataclass(frozen=True)
 class TargetFacts(FactTable):
-    """What a loss was given as its target."""
+    """The target that was passed to a loss."""
 
     shape: Numbers | None
     dtype: Text

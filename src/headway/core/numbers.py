@@ -24,7 +24,7 @@ def encode_number(value: float) -> float | str:
 
 
 def encode_values(values: Mapping[str, float]) -> Mapping[str, float | str]:
-    """The same of each value; at every step, where almost always all are finite."""
+    """The same for each value; fast if all are finite, as at most steps."""
     if all(map(math.isfinite, values.values())):
         return dict(values)
     return {name: encode_number(value) for name, value in values.items()}

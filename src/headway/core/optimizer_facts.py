@@ -221,6 +221,10 @@ class TiedWeightsFacts(TopicFacts):
     shape: Numbers
 
 
+UNUSED = "unused"
+"""The `function` of a graph that no function cuts: the loss does not use what is computed."""
+
+
 @dataclass(frozen=True)
 class GraphCutFacts(TopicFacts):
     topic = "graph-cut"
@@ -243,6 +247,13 @@ class UncalledModuleFacts(TopicFacts):
     topic = "uncalled-module"
     modules: Names
     """Paths of modules; the parameters below them are used nowhere."""
+
+
+@dataclass(frozen=True)
+class BypassedModuleFacts(TopicFacts):
+    topic = "bypassed-module"
+    modules: Names
+    """Paths of modules that are never called: what they wrap or replaced still runs."""
 
 
 @dataclass(frozen=True)
@@ -379,3 +390,5 @@ class ScheduleResumeFacts(TopicFacts):
     continues: bool
     rate: Number
     restored_rate: Number
+    own_rate: Number
+    """Of the schedule at its own position, where the saved run began with the same base rate."""

@@ -65,7 +65,7 @@ class Header:
         return self.axes.get(axis, ())
 
     def steps_per_value(self, name: str) -> int:
-        """Number of steps that one value of a signal stands for."""
+        """Number of steps that one value of a signal represents."""
         signal = self.signals.get(name, _PLAIN)
         # In a log the values between two rows are missing; a live run samples others in between.
         return signal.steps if self.cadence == "rows" else signal.span

@@ -28,6 +28,8 @@ class EndTokenFacts(TopicFacts):
     batches: Whole
     attended: Number
     ends_longest: bool
+    pad_is_end: bool
+    """The script sets the padding token to the end token, and there is no attention mask."""
     stops_before: Number
     ignore_index: Whole
     ignored_inside: Whole
@@ -56,6 +58,8 @@ class PaddingFacts(TopicFacts):
     length: Whole
     more_padding: Number
     no_padding: Number
+    unused_mask: bool
+    """The batch has a mask of the padding that the model is not given."""
     op: Text
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from headway.core.state import remember
 
-# A rule that averages is broken by one NaN. A window never contains a non-finite value, uses
-# medians, and its owner adds only values that were not flagged.
+# One NaN breaks a rule that averages. A window never contains a non-finite value, uses medians, and
+# its owner adds only values that were not flagged.
 
 MAD_TO_SIGMA = 1.4826
 """Factor from the median absolute deviation of a normal distribution to its standard deviation."""
@@ -185,7 +185,7 @@ def log_sigma(values: Sequence[float]) -> float:
 
 
 def drift_sigma(values: Sequence[float]) -> float:
-    """How far the level drifts: robust deviation of medians of five values from their line."""
+    """Drift of the level: robust deviation of medians of five values from their linear trend."""
     levels = [median(values[at : at + 5]) for at in range(0, len(values), 5)]
     third = max(len(levels) // 3, 1)
     begin, end = median(levels[:third]), median(levels[-third:])
@@ -244,7 +244,7 @@ class BestLevel:
             self._refer_to(recent.values)
 
     def restart(self, first: float, losses: Sequence[float]) -> None:
-        """Restart: the run learns from a new start, and these are its best losses."""
+        """Restart from these losses, because the run starts to learn again."""
         self.first = first
         self._recent.clear()
         for loss in losses:
@@ -264,7 +264,7 @@ class BestLevel:
             self.band = self.level + max(self.sigmas * spread, self.progress / 4)
             self.progressed = self.progress > 2 * spread
         if self.progressed:
-            # A loss that has lost half of the progress is not at the best level, however noisy.
+            # A loss that lost half of the progress is not at the best level, whatever the noise.
             self.band = min(self.band, self.level + self.progress / 2)
 
     def to_state(self) -> Any:

@@ -1,4 +1,4 @@
-"""A small transformer that spells, and its loss, which has a mistake in it."""
+"""A small character-level transformer, and its loss, which contains a planted fault."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headway.demo.alice_dataset import LENGTH, PAD, Batch
 
 
 class Speller(nn.Module):
-    """Guesses the next character from those before it."""
+    """Predicts the next character from those before it."""
 
     def __init__(self, characters: int, *, width: int = 80, layers: int = 2) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Speller(nn.Module):
 
 
 def loss_of(model: nn.Module, batch: Batch) -> torch.Tensor:
-    """The mean over a sample's characters, then over the samples, so that each counts alike."""
+    """The mean over a sample's characters, then over the samples, so that all weigh the same."""
     logits = model(batch.text)
     per_character = F.cross_entropy(logits.transpose(1, 2), batch.target, reduction="none")
     real = (batch.target != PAD).float()

@@ -45,7 +45,7 @@ class DemoPrinter:
         self.page.line(text, first=MARGIN)
 
     def claim(self, text: str, *, holds: bool) -> None:
-        """A measured claim, and whether it holds."""
+        """Print a measured claim, and whether it is true."""
         mark = ("good", "bold green") if holds else ("error", "bold red")
         claim = text if holds else f"did not hold: {text}"
         self.page.line(
@@ -201,12 +201,12 @@ class DemoWalkthrough:
     def _without_the_guard(self, copy: Learner, data: Alice) -> None:
         self.printer.chapter("The same step without the guard")
         step_unguarded(copy, data.batch(self.bad))
-        ruined, size = copy.nonfinite_weights(), copy.size
+        nonfinite, size = copy.nonfinite_weights(), copy.size
         after = step_unguarded(copy, data.batch(self.bad + 1))
         self._claim(
-            ruined > 0 and not math.isfinite(after),
-            f"in a copy without the guard, {ruined:,} of {size:,} weights are NaN after the step, "
-            f"and the next loss is {_format_loss(after)}",
+            nonfinite > 0 and not math.isfinite(after),
+            f"in a copy without the guard, {nonfinite:,} of {size:,} weights are NaN after the "
+            f"step, and the next loss is {_format_loss(after)}",
         )
 
     def _show_rest_of_run(self, guarded: Guarded, data: Alice) -> None:

@@ -256,9 +256,12 @@ def add_sentences(explanation: Explanation) -> Explanation:
     return replace(titled, summary=_summary(titled))
 
 
-def add_trace(explanation: Explanation, traced: Sequence[Origin]) -> Explanation:
+def add_trace(
+    explanation: Explanation, traced: Sequence[Origin], trials: Sequence[Trial] = ()
+) -> Explanation:
     """The explanation of a step that was run again, with what a trace of the step itself shows:
-    an origin that the re-run did not show, or the op that made the bad values of an input."""
+    an origin that the re-run did not show, or the op that made the bad values of an input, with
+    the remedies that were tried on it."""
     if not traced or explanation.symptom == "spike":
         return explanation
     first, origin = traced[0], explanation.origin
@@ -286,7 +289,10 @@ def add_trace(explanation: Explanation, traced: Sequence[Origin]) -> Explanation
         through=origin.inputs[0].role if origin.inputs else None,
         through_name=origin.inputs[0].name if origin.inputs else None,
     )
-    return add_sentences(replace(explanation, origins=(made, *explanation.origins[1:])))
+    origins, tried = (made, *explanation.origins[1:]), (*trials, *explanation.trials)
+    order = {"cured": 0, "not cured": 1, "not tried": 2}
+    tried = tuple(sorted(tried, key=lambda trial: order[trial.tried]))
+    return add_sentences(replace(explanation, origins=origins, trials=tried))
 
 
 def _summary(explanation: Explanation) -> str:

@@ -30,7 +30,12 @@ from headway.torch_adapters.modes import (
 from headway.torch_adapters.module_stack import ModuleNames
 from headway.torch_adapters.op_recording.op_frames import FrameLine
 from headway.torch_adapters.op_schema import OpSchema, read_schema, tensor_arguments
-from headway.torch_adapters.tensor_values import nonfinite_flags, storage_address, sums_to_finite
+from headway.torch_adapters.tensor_values import (
+    nonfinite_flags,
+    plain_tensor,
+    storage_address,
+    sums_to_finite,
+)
 
 MAX_BAD_CALLS = 20_000
 """Bad calls of all steps together; nothing is traced beyond that."""
@@ -86,7 +91,7 @@ class _StorageWrites(MemoryWrites):
         self._shared.clear()
 
 
-class LastingTrace(UncompiledDispatchMode, Trace):
+class LastingTrace(Trace):
     """A trace over many steps.
 
     `learn` returns what is known by now, `batches` only the batches; `running` returns the module
@@ -112,6 +117,9 @@ class LastingTrace(UncompiledDispatchMode, Trace):
         """The ops of these schemas, kept so that no `id` is used twice."""
         self._first_call = 0
         """Number of bad calls before the current step."""
+        self.made_bad: dict[int, tuple[Tensor, Tensor | None]] = {}
+        """What an op has made bad in place, by the address of its storage, and its value before;
+        None: the op does not depend on it."""
 
     def __enter__(self) -> LastingTrace:
         self._writes: _StorageWrites = _StorageWrites()
@@ -215,6 +223,7 @@ class LastingTrace(UncompiledDispatchMode, Trace):
         if not self.suspicious:
             self._writes.forget_since(self._first_call)
             del self.calls[self._first_call :]
+            self.made_bad.clear()
         self._first_call = len(self.calls)
         self._backwards = 0
         self.ends = TraceResults()
@@ -323,10 +332,24 @@ class LastingTrace(UncompiledDispatchMode, Trace):
                 if len(self._samples) != len(self._batches()):
                     self._learn_owners()
                 self._look(func, facts, args, kwargs, before, result)
+                if facts.mutated:
+                    self._keep_made_bad(changed_arguments(facts, args, kwargs), before)
                 if facts.aten.endswith("batch_norm"):
                     self._note_statistics(facts, args, kwargs)
         finally:
             self._looking = False
+
+    def _keep_made_bad(self, changed: Sequence[Tensor], before: CallArguments | None) -> None:
+        originals = {} if before is None else before.originals
+        values = {} if before is None else {id(item): item for item in _tensors_in(before.args)}
+        copies = {id(tensor): values.get(copy) for copy, tensor in originals.items()}
+        for tensor in changed:
+            numbers = plain_tensor(tensor)
+            if numbers is not None and nonfinite_flags(numbers):
+                # Bad before already: the first write is the one that counts.
+                self.made_bad.setdefault(
+                    storage_address(numbers), (tensor, copies.get(id(numbers)))
+                )
 
     def _autocast(self, tensor: Tensor) -> str | None:
         return super()._autocast(tensor) if self.notes.autocast_used else None

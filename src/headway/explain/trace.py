@@ -23,7 +23,11 @@ from headway.explain.failing_step import FailingStep, PassObserver
 from headway.explain.tensor_memory import MemoryOwners, MemoryWrites
 from headway.explain.traced_call import BadInput, BadResult, TracedCall
 from headway.torch_adapters import runtime_state
-from headway.torch_adapters.modes import TorchDispatchMode, no_dispatch_modes
+from headway.torch_adapters.modes import (
+    UncompiledDispatchMode,
+    no_dispatch_modes,
+    no_python_dispatch,
+)
 from headway.torch_adapters.module_stack import ModuleStack
 from headway.torch_adapters.op_recording.op_frames import FrameLine, read_frame_context
 from headway.torch_adapters.op_schema import OpSchema, read_schema, tensor_arguments
@@ -89,7 +93,7 @@ class TraceResults:
     """The op that wrote each finite gradient last."""
 
 
-class Trace(TorchDispatchMode, PassObserver):
+class Trace(UncompiledDispatchMode, PassObserver):
     """A context manager for one pass; one function may enter it and another one exit it."""
 
     supports_higher_order_operators = True
@@ -172,8 +176,9 @@ class Trace(TorchDispatchMode, PassObserver):
         result = func(*args, **kwargs)
         try:
             if facts is not None:
-                # Other dispatch modes must not see our own ops, which is also faster.
-                with self._lock, no_dispatch_modes():
+                # Other dispatch modes must not see our own ops, which is also faster. `types`
+                # lists the tensor subclasses among the arguments.
+                with self._lock, no_dispatch_modes() if types else no_python_dispatch():
                     self._look(func, facts, args, kwargs, before, result)
         except Exception as error:  # likewise
             self._note(error, func)

@@ -69,6 +69,7 @@ class Guard:
     _sampling_plan = SamplingPlan()
     _make_recorder = Recorder
     _make_missing_steps: Any = MissingSteps
+    _print_end: Any = staticmethod(print_end)
 
     def __init__(
         self,
@@ -382,7 +383,7 @@ class Guard:
             self._protected.spare("the end of the record", recorder.close, self._session.steps)
         self._trackers.close()
         if well and last and rank_group.own_rank() == 0 and not in_script.is_requested():
-            print_end(self.step, self.findings, self.run_dir)
+            self._print_end(self.step, self.findings, self.run_dir)
 
     def _repr_html_(self) -> str:
         """For Jupyter. Waits for steps still on the device, as `findings` does."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headway import registry
 from headway.config import Settings
-from headway.core.ending_facts import END, ENDING, INTERRUPTED
+from headway.core.ending_facts import END, ENDING, INTERRUPTED, RunEnding
 from headway.core.findings import Finding, Severity
 from headway.core.incident_events import INCIDENT
 from headway.core.numbers import ordinal
@@ -27,7 +29,7 @@ from headway.core.records import (
 from headway.core.signals import Signal
 from headway.engine import Engine
 from headway.errors import UsageError
-from headway.guard.measure.sampling import SamplingPlan, sampled_signals
+from headway.guard.measure.sampling import FULL_SAMPLING, SamplingPlan, sampled_signals
 from headway.output.notices import Notices, Notifier, logger
 from headway.output.trackers.tracker_group import TrackerGroup, open_trackers
 from headway.policy import Action, Ladder, Policy, Rung, StepVerdict
@@ -42,28 +44,17 @@ if TYPE_CHECKING:
 
 # Every record gets a place in the stream, goes to the run directory and to the checks. A
 # post-mortem reads from the run directory, record by record, what the live engine received.
+# Good steps wait for one another: a good step needs no decision, and checks that run in turn
+# on several records cost less than all of them on one record after the other.
 
 ALWAYS = ("grad_norm", "lr", "grads_carried", "grad_nonfinite_tensors", "step_time_s")
 """Measured at every step: where a record has no value, it is zero."""
 WITH_SCALER = ("loss_scale", "scaler_skipped")
 LOCK_SECONDS = 2.0
 """Seconds that another thread waits for its turn to record."""
-
-
-@dataclass(slots=True)
-class RunEnding:
-    """How a run ended, as far as its process could tell."""
-
-    status: str = "finished"
-    """`finished`, `failed` or `interrupted`."""
-    exit: int | None = None
-    """The exit status of the script, if known."""
-    signal: int | None = None
-    error: str | None = None
-    """The exception that ended it, until that is recorded with all its facts."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if value is not None}
+BLOCK_STEPS, BLOCK_SECONDS = 16, 0.25
+"""Good steps are passed on together, at the latest after this number and this time; one by one
+where something listens to each record."""
 
 
 class Recorder:
@@ -84,7 +75,11 @@ class Recorder:
     ) -> None:
         """`rank` names the files; `ranks` write one run together."""
         self._sparse = sampled_signals(sampling_plan or SamplingPlan())
-        self.engine = Engine(settings)
+        self._engine = Engine(settings)
+        self._waiting: list[StepRecord] = []
+        """Good steps that were not passed on yet."""
+        self._block_steps = 1 if sampling_plan is FULL_SAMPLING else BLOCK_STEPS
+        self._passed_on_at = 0.0
         self._ladders: defaultdict[str, Ladder] = defaultdict(Ladder)
         self.actions: deque[Action] = deque(maxlen=10_000)
         self.axes: dict[str, Sequence[str]] = {}
@@ -96,9 +91,9 @@ class Recorder:
         self.listeners: list[Callable[[Record], None]] = []
         """Called with every record, after the checks."""
         self.finding_listeners: list[Callable[[Finding], None]] = []
+        """Called with every finding that this rank reports."""
         self._reported: dict[tuple[str, str, Severity], tuple[int | None, int]] = {}
         """Findings that were logged: the first step of each, and how often."""
-        """Called with every finding that this rank reports."""
         self.end_listeners: list[Callable[[str, int], None]] = []
         """Called with the status and the number of steps when the end was written."""
         self.ending = RunEnding()
@@ -146,6 +141,12 @@ class Recorder:
         )
         self.end_listeners.append(lambda status, steps: trail.close())
         self.heartbeat = HeartbeatWriter.open(folder, rank=0, segment=self._segment)
+
+    @property
+    def engine(self) -> Engine:
+        """The checks, which have seen every record so far."""
+        self.pass_on_steps()
+        return self._engine
 
     @property
     def segment(self) -> int:
@@ -220,7 +221,23 @@ class Recorder:
             record = StepRecord(
                 self._segment, self._next(), step, values, columns, held=held, rank=self._shown_rank
             )
-            self._emit(record, now=held)
+            if held or self._header_due or not all(map(math.isfinite, values.values())):
+                self._emit(record, now=held)
+                return
+            self._waiting.append(record)
+            due = len(self._waiting) >= self._block_steps or bool(self.listeners)
+            if due or time.monotonic() - self._passed_on_at > BLOCK_SECONDS:
+                self.pass_on_steps()
+
+    def pass_on_steps(self) -> None:
+        """Write the steps that wait, and run the checks on them."""
+        if not self._waiting:
+            return
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            for record in waiting:
+                self._pass_on(record, now=False)
+            self._passed_on_at = time.monotonic()
 
     def ladder(self, optimizer: str = "") -> Ladder:
         """How far an optimizer has escalated. Each optimizer has its own ladder."""
@@ -263,6 +280,11 @@ class Recorder:
         self._report(late)
         return late
 
+    @property
+    def ended(self) -> bool:
+        """Whether the end was written."""
+        return self._closed
+
     def end(self, step: int) -> None:
         """Write how the run ended, once; the process may be about to exit."""
         if self._closed:
@@ -295,6 +317,7 @@ class Recorder:
 
     def flush(self) -> None:
         """Write everything to disk."""
+        self.pass_on_steps()
         if self.writer:
             self.writer.flush()
 
@@ -303,6 +326,7 @@ class Recorder:
         return self._seq
 
     def _emit(self, record: Record, *, now: bool = False) -> None:
+        self.pass_on_steps()
         if self._header_due:
             self._header_due = False
             self._pass_on(self._header(), now=False)
@@ -311,7 +335,7 @@ class Recorder:
     def _pass_on(self, record: Record, *, now: bool) -> None:
         if self.writer:
             self.writer.write(record, now=now)
-        engine = self.engine
+        engine = self._engine
         engine.feed(record)
         if engine.opened:
             self._report(engine.opened)
@@ -334,7 +358,9 @@ class Recorder:
     def _report(self, findings: Sequence[Finding]) -> None:
         for finding in findings:
             # Rank 0 reports what all ranks know; another rank only what concerns itself.
-            if self._rank != self._shown_rank and finding.where.rank != self._rank:
+            if self._rank != self._shown_rank and (
+                finding.where.rank != self._rank or _is_known_to_all(finding.code)
+            ):
                 continue
             for listener in self.finding_listeners:
                 listener(finding)
@@ -351,6 +377,12 @@ class Recorder:
                     finding.name,
                     again if count else finding.message,
                 )
+
+
+def _is_known_to_all(code: str) -> bool:
+    """Whether a check judges the table of all ranks, which each of them has."""
+    check = registry.find(code)
+    return check is not None and any(name.startswith("rank/") for name in check.needs.signals)
 
 
 def attach_trackers(

@@ -240,6 +240,8 @@ class Session:
         if device_is_lost():
             return
         self.machine.flush()
+        if not last:
+            self.watchdog.continued()
         if well and last and not self.outcomes.halted:
             self.recovery.check_at_end()
         self.recovery.close(well=well)

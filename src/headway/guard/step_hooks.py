@@ -103,7 +103,7 @@ class StepHooks:
         self._running.append(optimizer)
         step = self._machine.optimizer_steps[id(optimizer)]
         closure = find_closure(args, kwargs)
-        self._rerun.tracer.step_comes(closure=closure is not None)
+        self._rerun.tracer.step_comes(optimizer, closure=closure is not None)
         if closure is None or self._protected.tripped:
             self._begin(step)
             return None

@@ -40,6 +40,7 @@ from headway.guard.recorder import WITH_SCALER, Recorder
 from headway.guard.step_outcomes import StepCounter, StepOutcomes
 from headway.output.notices import Notices
 from headway.rerun.bad_step import StepContext
+from headway.rerun.protocol import RerunMoment
 from headway.rerun.recorded_batch import BatchOrigin, RecordedBatch
 from headway.rundir.heartbeat import BACKWARD, DATA, FORWARD, USER
 from headway.torch_adapters import nonfinite_scan
@@ -286,7 +287,10 @@ class StepMachine:
         if step is not None and not step.fired and scaler.is_enabled():
             step.skipped_by_scaler()
             self.skip_step()
-            self.step_ended(current_frame(1))
+            frame = current_frame(1)
+            self.step_ended(frame)
+            if self._rerun.pending and self._ranks is None:
+                self._rerun.rerun(RerunMoment.AFTER_STEP, frame)
             self._outcomes.raise_if_halted()
 
     # Events of the guard.

@@ -56,8 +56,14 @@ def close_guard(guard: Guard | deepspeed.Watch, error: BaseException | None = No
 class BatchRerun:
     """Runs one batch of a step again."""
 
-    def __init__(self, run: Callable[[Any], Any], *owners: Any) -> None:
-        """`owners`: objects whose counters and lists are restored afterwards."""
+    def __init__(
+        self, run: Callable[[Any], Any], *owners: Any, sources: Sequence[Any] = ()
+    ) -> None:
+        """`owners`: objects whose counters and lists are restored afterwards.
+
+        `sources`: what may know the tokenizer of the batch: a loader, a trainer.
+        """
+        self.sources = sources
         self._run = run
         self._owners = owners
 

@@ -80,7 +80,8 @@ class HeadwayCallback(Callback):
         if isinstance(self.guard, Guard):
             run = functools.partial(_run_again, trainer, pl_module, batch_idx)
             progress = trainer.fit_loop.epoch_loop.manual_optimization  # counts what it steps
-            self.guard.saw_batch(batch, run=BatchRerun(run, progress))
+            sources = (trainer.train_dataloader, pl_module)
+            self.guard.saw_batch(batch, run=BatchRerun(run, progress, sources=sources))
         elif self.guard is not None:
             self.guard.saw_batch(batch)
 

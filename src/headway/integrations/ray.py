@@ -24,25 +24,44 @@ from typing import Any
 
 from headway.guard.guard import Guard
 from headway.integrations._shared import import_framework
+from headway.output.notices import logger
 
 _train = import_framework("ray.train", extra="ray")
+
+
+_SCHEMES = {"s3": "s3", "gcs": "gs"}
+"""By the name of a file system of pyarrow: how fsspec calls it."""
 
 
 def guard(model: Any, optimizer: Any, scheduler: Any = None, **options: Any) -> Guard:
     """A guard for this worker; `options` are those of `headway.Guard`.
 
-    Unless `run_dir` is given, the run is written to `headway` in the experiment's storage; if that
-    is not a local file system, to the worker's own folder.
+    Unless `run_dir` is given, the run is written to `headway` in the experiment's storage.
     """
-    options.setdefault("run_dir", run_dir())
+    if "run_dir" not in options:
+        options["run_dir"] = run_dir()
     return Guard(model, optimizer, scheduler, **options)
 
 
-def run_dir() -> Path:
-    """The default run directory of a worker."""
+def run_dir() -> Path | str:
+    """The default run directory of a worker: a folder, or the URL of one in S3 or GCS.
+
+    Other stores are not known: then it is the worker's own folder, and a warning says so.
+    """
     storage = _train.get_context().get_storage()
-    local = type(storage.storage_filesystem).__name__ == "LocalFileSystem"
-    return Path(storage.experiment_fs_path if local else ".") / "headway"
+    kind = getattr(storage.storage_filesystem, "type_name", "local")
+    if kind == "local":
+        return Path(storage.experiment_fs_path) / "headway"
+    if kind in _SCHEMES:
+        return f"{_SCHEMES[kind]}://{storage.experiment_fs_path}/headway"
+    logger.warning(
+        "headway: the experiment's storage is a file system (%s) that headway cannot write to, so "
+        "the run is written to %s of this worker, where a new worker does not find it. Pass a "
+        "run_dir that every worker can reach",
+        kind,
+        Path("headway").absolute(),
+    )
+    return Path("headway")
 
 
 def report(guard: Guard, metrics: dict[str, Any], **kwargs: Any) -> None:

@@ -225,7 +225,7 @@ class HeadwayCallback(TrainerCallback):
                 state = self._trainer.state
                 progress = {"global_step": state.global_step, "epoch": state.epoch}
                 run = functools.partial(self._run_again, original, model, args, kwargs, progress)
-                self.guard.saw_batch(inputs, waited, run=BatchRerun(run, self._trainer))
+                self.guard.saw_batch(inputs, waited, run=self._again(run))
             elif self.guard is not None:
                 self.guard.saw_batch(inputs, waited)
             loss = original(model, inputs, *args, **kwargs)
@@ -253,6 +253,9 @@ class HeadwayCallback(TrainerCallback):
             replace_attributes(trainer.state, **progress),
         ):
             step(model, inputs, *args, **kwargs)
+
+    def _again(self, run: Callable[[Any], Any]) -> BatchRerun:
+        return BatchRerun(run, self._trainer, sources=(self._trainer,))
 
     def _prepare_captured(
         self, step: Callable[..., Any], model: Any, args: Any, kwargs: Any, batches: Sequence[Any]

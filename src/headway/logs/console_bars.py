@@ -125,7 +125,7 @@ def read_keras(dialect: Dialect, path: Path) -> Log:
             continue
         bar = KERAS_BAR.search(line)
         if bar is None:
-            rows.scan(line)
+            rows.scan(line, pending=bool(last))
             continue
         rows.used += 1
         values = rows.values(pairs(line[bar.end() :], rows.units))
@@ -155,7 +155,7 @@ def read_lightning_bar(dialect: Dialect, path: Path) -> Log:
         line, _ = strip_prefix(plain)
         bar = LIGHTNING_BAR.search(line)
         if bar is None:
-            rows.scan(line)
+            rows.scan(line, pending=drawn is not None)
             continue
         rows.used += 1
         values = rows.values(pairs(line[bar.end() :], rows.units))
@@ -242,7 +242,7 @@ def read_ultralytics(dialect: Dialect, path: Path) -> Log:
             ]
             drawn.update(rows.values(found, "eval/"))
             continue
-        rows.scan(line)
+        rows.scan(line, pending=bool(drawn))
     if drawn:
         rows.add(drawn, at, ABSENT, ABSENT)
     return rows.log()

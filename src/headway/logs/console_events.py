@@ -60,7 +60,8 @@ _CLUES = (
     "raceback", "verflow", "VERFLOW", "memory", "illed", "oom", "ignal", "heckpoint", "esum",
     "OutOfMemory", "SIGKILL", "exitcode", "oss scale", "ontinuing", "estored", "RuntimeError",
     "Segmentation", "Bus error", "core dumped", "CANCELLED", "atchdog", "ompleted", "inished",
-    "Out Of Memory", "KeyboardInterrupt", "SIGTERM", "done", "Done", "DONE",
+    "Out Of Memory", "KeyboardInterrupt", "SIGTERM", "done", "Done", "DONE", "Terminated",
+    "Exception ignored",
 )  # fmt: skip
 
 _OVERFLOW = re.compile(r"overflow\b|OVERFLOW!", re.IGNORECASE)
@@ -73,14 +74,22 @@ _AT_MINIMUM = re.compile(r"loss scale already at minimum|[Mm]inimum loss scale r
 _MEMORY = re.compile(r"out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED")
 _KILLED = re.compile(
     r"^\s*Killed\s*$|oom[-_ ]?kill|\bsignal:? ?9\b|SIGKILL|exitcode\s{0,4}:\s{0,4}-9\b"
-    r"|:\s*Out Of Memory\s*$|^\S{0,80}\s{0,4}\d{0,9}\s{0,4}Killed\s{2,}",
+    r"|:\s*Out Of Memory\s*$|^\S{0,80}\s{0,4}\d{0,9}\s{0,4}Killed\s{2,}"
+    r"|: line \d{1,7}:\s{1,8}\d{1,10}\s{1,4}Killed\b",
     re.IGNORECASE,
 )
 _CRASH_SIGNALS = (("Segmentation fault", 11), ("Bus error", 7), ("Aborted (core dumped)", 6))
 """What a shell prints for a process that a signal ended, and the signal."""
+_CHILD_SIGNAL = re.compile(
+    r"exitcode\s{0,4}:\s{0,4}-(\d{1,2})\b|\bSignal (\d{1,2}) \(SIG[A-Z]{2,8}\) received"
+)
+"""What torchrun prints for a worker that a signal ended."""
+_STOP_SIGNALS = (2, 15)
+"""Signals by which a launcher stops the other workers: not the cause."""
 _CANCELLED = re.compile(
     r"CANCELLED AT|DUE TO (?:TIME LIMIT|PREEMPTION)"
     r"|[Rr]eceived (?:signal )?(?:15\b|(?:Signals\.)?SIGTERM)"
+    r"|^\s*Terminated\s*$|: line \d{1,7}:\s{1,8}\d{1,10}\s{1,4}Terminated\b"
 )
 _WATCHDOG = re.compile(r"Watchdog caught collective operation timeout", re.IGNORECASE)
 _SIGNED_OFF = re.compile(
@@ -126,7 +135,12 @@ class ConsoleEventScanner:
     """The loss scale in an overflow line, for the next row."""
     in_traceback: int = 0
     """Lines after which an open traceback is given up; 0 outside of a traceback."""
-    _seen: set[str] = field(default_factory=set)
+    ignored_at: int = -1
+    """Row at which Python said that it ignores the exception whose traceback follows."""
+    _seen: dict[str, int] = field(default_factory=dict)
+    """Each error, and the row at which it was printed last."""
+    _again: dict[str, LogEvent] = field(default_factory=dict)
+    """The last repeat of each error: a restarted run may fail in the same way."""
     _frame: dict[str, Any] = field(default_factory=dict)
     """The innermost line of the user's code in the open traceback."""
 
@@ -142,6 +156,8 @@ class ConsoleEventScanner:
     def _scan_clue(self, line: str, row: int) -> bool:
         if _TRACEBACK.search(line):
             self.in_traceback = _MAX_TRACEBACK_LINES
+        elif "Exception ignored in" in line:
+            self.ignored_at = row
         elif _AT_MINIMUM.search(line):
             self._error(line.strip()[:400], row)
         elif _OVERFLOW.search(line):
@@ -160,7 +176,7 @@ class ConsoleEventScanner:
             self._once(row, "interrupted-in-log", line, signal=15)
         elif _KILLED.search(line):
             self._once(row, "killed-in-log", line, signal=9)
-        elif signal := next((number for text, number in _CRASH_SIGNALS if text in line), 0):
+        elif signal := _crash_signal(line):
             self._once(row, "killed-in-log", line, signal=signal)
         elif _WATCHDOG.search(line):
             self._once(row, "hang-in-log", line)
@@ -211,23 +227,36 @@ class ConsoleEventScanner:
         if not found:
             return True
         self.in_traceback = 0
-        self._error(found[1].strip(), row)
+        if self.ignored_at == row:  # in a destructor, often while the interpreter exits
+            self.ignored_at, self._frame = -1, {}
+        else:
+            self._error(found[1].strip(), row)
         return True
 
     def _error(self, text: str, row: int) -> None:
         kind = "out-of-memory-in-log" if _MEMORY.search(text) else "exception"
         if kind != "exception":
             self._once(row, kind, text)
-        # Every rank prints the same error.
-        elif text not in self._seen and len(self._seen) < MAX_EVENTS:
-            self._seen.add(text)
-            self._add(LogEvent(row, kind, {"error": text, **self._take_frame()}))
+        elif self._seen.get(text) == row or len(self._seen) >= MAX_EVENTS:
+            return  # every rank prints the same error
+        else:
+            event = LogEvent(row, kind, {"error": text, **self._take_frame()})
+            if text in self._seen:
+                self._again[text] = event
+            else:
+                self._add(event)
+            self._seen[text] = row
 
     def _once(self, row: int, kind: str, line: str, **data: Any) -> None:
         last = self.events[-1] if self.events else None
         frame = self._take_frame()
         if last is None or last.kind != kind or last.row != row:
             self._add(LogEvent(row, kind, {"error": line.strip()[:400], **data, **frame}))
+
+    def collect(self) -> list[LogEvent]:
+        """All events in order; of an error that was printed again and again, the first and the
+        last."""
+        return sorted([*self.events, *self._again.values()], key=lambda event: event.row)
 
     def _take_frame(self) -> dict[str, Any]:
         """The innermost line of the user's code in the traceback that was read, as a place."""
@@ -237,6 +266,16 @@ class ConsoleEventScanner:
     def _add(self, event: LogEvent) -> None:
         if len(self.events) < MAX_EVENTS:
             self.events.append(event)
+
+
+def _crash_signal(line: str) -> int:
+    """The signal that ended a process, by the words of a shell or of torchrun; 0 for none."""
+    for text, number in _CRASH_SIGNALS:
+        if text in line:
+            return number
+    child = _CHILD_SIGNAL.search(line)
+    number = int(child[1] or child[2]) if child else 0
+    return 0 if number in _STOP_SIGNALS else number
 
 
 def _float(text: str) -> float | None:

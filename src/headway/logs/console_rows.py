@@ -121,9 +121,10 @@ class ConsoleRows:
     def __len__(self) -> int:
         return len(self.table)
 
-    def scan(self, line: str) -> None:
-        """Looks for events and settings in a line that is not a row."""
-        found = self.scanner.scan(line, len(self.table))
+    def scan(self, line: str, *, pending: bool = False) -> None:
+        """Looks for events and settings in a line that is not a row. `pending`: a row before it
+        will be added later."""
+        found = self.scanner.scan(line, len(self.table) + pending)
         if not found and len(self.table) < _SETTINGS_ROWS:
             learn_settings(line, self.facts)
 
@@ -202,7 +203,7 @@ class ConsoleRows:
         if units and not self.abbreviated:
             facts["units"] = units
         log = Log(self.format, self.path, self.table, unit=unit, lines=self.lines, used=self.used)
-        log.events, log.facts, log.notes = self.scanner.events, facts, self.notes
+        log.events, log.facts, log.notes = self.scanner.collect(), facts, self.notes
         if self.others:
             log.notes.append(f"{self.others} lines of ranks other than {self.rank} skipped")
         if self.table.dropped:

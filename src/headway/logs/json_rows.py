@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.errors import UnreadableInput
+from headway.logs.log_file import open_log
 from headway.logs.log_table import MAX_COLUMNS, Log, Series
 from headway.logs.row_fields import (
     METRIC_NAMES,
@@ -55,10 +56,11 @@ def whole_json(path: Path, label: str) -> Any:
 def whole_text(path: Path, label: str) -> str:
     """The text of the file. Raises UnreadableInput, also if it is too large."""
     try:
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise UnreadableInput(f"{path} is a {label} of {size} bytes (limit {MAX_FILE_BYTES})")
-        return path.read_text(encoding="utf-8-sig", errors="replace")
+        with open_log(path) as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise UnreadableInput(f"{path} is a {label} of over {MAX_FILE_BYTES} bytes")
+        return data.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
     except OSError as error:
         raise UnreadableInput(f"cannot read {path}: {error.strerror}") from error
 

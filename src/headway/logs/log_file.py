@@ -5,8 +5,11 @@ colours and prefixes.
 from __future__ import annotations
 
 import codecs
+import gzip
 import re
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -47,13 +50,66 @@ class Sample:
 
 
 def sample(path: Path) -> Sample:
-    """The first bytes of a file. Raises UnreadableInput if it cannot be opened."""
+    """The first bytes of a file, unpacked. Raises UnreadableInput if it cannot be opened."""
     try:
         size = path.stat().st_size
-        with open(path, "rb") as file:
-            return Sample(path, file.read(HEAD), size)
+        with open_log(path) as file:
+            head = file.read(HEAD)
+            if isinstance(file, _Unpacked):
+                size = len(head) + len(file.read(1))
+            return Sample(path, head, size)
     except OSError as error:
         raise UnreadableInput(f"cannot read {path}: {error.strerror}") from error
+
+
+# A file that `gzip` or log rotation has packed is unpacked as it is read.
+
+_PACKED = b"\x1f\x8b"
+
+
+class _Unpacked:
+    """A packed file, read unpacked. What is left of a damaged one is read up to the damage."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = gzip.GzipFile(fileobj=file)
+
+    def read(self, size: int) -> bytes:
+        """The next bytes; empty at the end."""
+        parts, held = [], 0
+        with suppress(EOFError, zlib.error, gzip.BadGzipFile):
+            while held < size and (part := self._file.read1(size - held)):
+                parts.append(part)
+                held += len(part)
+        return b"".join(parts)
+
+    def seek(self, place: int) -> None:
+        """Goes to a place; only the beginning is cheap."""
+        self._file.seek(place)
+
+
+@contextmanager
+def open_log(path: Path) -> Iterator[BinaryIO | _Unpacked]:
+    """Opens a file of text, packed or not."""
+    with open(path, "rb") as file:
+        packed = file.read(2) == _PACKED
+        file.seek(0)
+        _being_read.append((file, path.stat().st_size))
+        try:
+            yield _Unpacked(file) if packed else file
+        finally:
+            _being_read.pop()
+
+
+_being_read: list[tuple[BinaryIO, int]] = []
+"""The open logs and their sizes, the innermost last."""
+
+
+def share_read() -> float | None:
+    """How much of the log that is being read was read; None between two. For another thread."""
+    with suppress(IndexError, ValueError, OSError):
+        file, size = _being_read[-1]
+        return min(file.tell() / size, 1.0) if size else None
+    return None
 
 
 # The lines of a console log, without colours, time stamps, logger names and labels of ranks and
@@ -72,6 +128,12 @@ _BOMS = (
 _ANSI = re.compile(
     r"\x1b(?:\[[0-9;?]{0,32}[ -/]?[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)|[()].|.)"
 )
+
+_BARE_LOSS = re.compile(
+    r"(?:^|(?<=\d)[:,]?)\s{0,8}tensor\(([-+]?[\w.+-]{1,30})"
+    r"(?:, [^()\n]{0,80})?, grad_fn=<\w{1,60}>\)"
+)
+"""`print(step, loss)`: a tensor with a graph and without a name."""
 
 _CLOCK = r"\d\d?:\d\d(?::\d\d)?(?:[.,]\d+)?(?:\ ?[AP]M)?"
 _LEVEL = r"(?:INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|SUCCESS|TRACE|NOTICE)"
@@ -107,7 +169,7 @@ _STARTS = frozenset("[(0123456789IWEFDCSTN \t_rd") | frozenset("abcdefghijklmnop
 def console_lines(path: Path) -> Iterator[str]:
     """Every line of a file that is not blank, without colours. Raises UnreadableInput."""
     try:
-        with open(path, "rb") as file:
+        with open_log(path) as file:
             start = file.read(4)
             file.seek(0)
             decoder = codecs.getincrementaldecoder(_encoding(start))(errors="replace")
@@ -142,7 +204,9 @@ def _encoding(start: bytes) -> str:
 
 def _plain(line: str) -> str:
     line = line[:MAX_LINE]
-    return _ANSI.sub("", line) if "\x1b" in line else line
+    if "\x1b" in line:
+        line = _ANSI.sub("", line)
+    return _BARE_LOSS.sub(r" loss: \1", line) if "grad_fn=" in line else line
 
 
 def strip_prefix(line: str) -> tuple[str, str]:
@@ -168,7 +232,8 @@ def _preview_lines(path: str, size: int, head: bytes) -> tuple[tuple[str, str], 
     if size > HEAD:
         try:
             with open(path, "rb") as file:
-                for at in (size // 2, max(size - HEAD, HEAD)):
+                packed = file.read(2) == _PACKED
+                for at in () if packed else (size // 2, max(size - HEAD, HEAD)):
                     file.seek(at - at % 4)
                     blocks.append(file.read(HEAD // 2))
         except OSError:
@@ -212,7 +277,7 @@ _MARK = b"\xef\xbb\xbf"
 def line_blocks(path: Path, size: int = BLOCK) -> Iterator[list[bytes]]:
     """The lines without line ends, a few thousand at a time."""
     try:
-        with open(path, "rb") as file:
+        with open_log(path) as file:
             start = file.read(4)
             file.seek(0)
             wide = _encoding(start) == "utf-16"
@@ -224,7 +289,7 @@ def line_blocks(path: Path, size: int = BLOCK) -> Iterator[list[bytes]]:
 class _Utf16:
     """A UTF-16 file, as PowerShell writes it, read as UTF-8."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO | _Unpacked) -> None:
         self._file = file
         self._decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
 
@@ -236,7 +301,7 @@ class _Utf16:
         return self._decoder.decode(b"", final=True).encode("utf-8", errors="replace")
 
 
-def _blocks(file: BinaryIO | _Utf16, size: int) -> Iterator[list[bytes]]:
+def _blocks(file: BinaryIO | _Unpacked | _Utf16, size: int) -> Iterator[list[bytes]]:
     first, held, skipping = True, 0, False
     pieces: list[bytes] = []
     while block := file.read(size):

@@ -110,6 +110,8 @@ def survey_folder(folder: Path) -> FolderSurvey:
 
 def _could_be(path: Path) -> bool:
     suffix = path.suffix.lower()
+    if suffix == ".gz":
+        return _could_be(path.with_suffix(""))
     # Schedulers and log rotation append: `slurm-123.out`, `train.log.2`, `job.o4711`.
     known = suffix in _SUFFIXES or (".log" in path.name and bool(_NUMBERED.match(suffix)))
     name = path.stem if suffix else path.name

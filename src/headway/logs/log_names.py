@@ -281,6 +281,11 @@ _TRAIN_LAST = re.compile(r"[/.](train|training)$")
 _EVAL_LAST = re.compile(r"[/._](eval|val|valid|validation|test|dev|holdout)$")
 _IN_UNIT = re.compile(r"^(?P<plain>.+?)[_ ]?[(\[_](?P<unit>[kmgt]i?b|ms|s|us|min)[)\]]?$")
 """`RAM (GB)`, `gpu_mem_mb`, `step_time[ms]`"""
+_PER_SECOND = re.compile(
+    r"^(?:throughput/)?(?:device/)?(?:(?P<tokens>tok(?:en)?s?)|(?P<samples>samples?|images?|imgs?)"
+    r"|(?P<steps>steps?|it|iters?))(?:_per_|/)s(?:ec(?:ond)?)?(?:_per_gpu)?$"
+)
+_RATE_LETTERS = {"tps": "tokens_per_s", "wps": "tokens_per_s", "ups": "steps_per_s"}
 _EPOCH_MEAN = re.compile(r"[_/]epoch$")
 _PART = re.compile(r"^(?:train_)?(?:loss[_/.](?P<after>.+)|(?P<before>.+?)[_/ ]?loss)(?:_step)?$")
 _NO_PART = re.compile(
@@ -310,6 +315,13 @@ def map_name(raw: str, unit: str = "") -> Named | None:
         if known is not None and known.name.endswith(("_bytes", "step_time_s")):
             return _scaled(known, inside["plain"], inside["unit"])
     found = _EXACT.get(plain) or _EXACT.get(key)
+    if found is None and plain in ("time", "time_ms", "time_(ms)"):
+        # In seconds it may be the time since the start; nobody prints that in milliseconds.
+        milliseconds = plain != "time" or unit.strip().lower() == "ms"
+        return Named("step_time_s", 1e-3, LAST_RESORT) if milliseconds else None
+    if (rate := _PER_SECOND.match(plain)) or plain in _RATE_LETTERS:
+        kind = f"{rate.lastgroup}_per_s" if rate else _RATE_LETTERS[plain]
+        return Named(kind)
     if found is None and re.match(r"lr[-_/](?!scale|mult|factor)", plain):
         found = Named("lr", rank=len(_LR))
     if found is not None:

@@ -98,7 +98,8 @@ def read_runs(path: Path, *, newest: bool = False) -> list[Log]:
 
 def _read_ending(first: Sample) -> Log | None:
     """A console log without numbers whose end shows that the run failed."""
-    if not first.is_text or first.path.suffix.lower() not in CONSOLE_SUFFIXES:
+    name = first.path.name.lower().removesuffix(".gz")
+    if not first.is_text or not name.endswith(CONSOLE_SUFFIXES):
         return None
     free_text = next(reader for reader in readers() if reader.format == "text")
     log = free_text.read(first.path)

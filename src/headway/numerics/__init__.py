@@ -1,12 +1,11 @@
-"""Numerics that do not go bad in the first place. Needs torch, and nothing else of headway.
+"""Ops and losses that stay finite in value and gradient. Needs torch, and nothing else of headway.
 
-    ops/            normalize, divide, sqrt, log, …: finite in value and gradient
+    ops/            normalize, divide, sqrt, log, …: finite in value and gradient; eps per dtype
     losses/         cross entropy, focal, KL, token losses over ranks, and how to combine them
-    activations.py  which activation when, by torch's own names
-    nway/           the contrastive loss of any number of views, along the lines that matter
-    eps.py          the small number that goes with a dtype
+    activations.py  when to use which activation, by torch's own names
+    nway/           the exact contrastive loss over any number of modalities
 
-The names below are loaded when first used.
+The names below are imported when first used.
 """
 
 from __future__ import annotations

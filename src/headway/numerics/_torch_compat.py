@@ -18,7 +18,7 @@ dispatch_keys: Any = getattr(torch._C, "_dispatch_keys", None)
 missing, the stable ops run in plain torch instead of fused kernels."""
 
 launch_kernel: Any = getattr(torch._C, "_cuda_jiterator_compile_and_launch_kernel", None)
-"""Compiles and launches an elementwise CUDA kernel. Without it, too, the ops run in plain torch."""
+"""Compiles and launches an elementwise CUDA kernel. Without it, the ops also run in plain torch."""
 
 
 def softmax_backward(gradient: Tensor, shares: Tensor, dim: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which activation when, by torch's own names. Nothing is reimplemented here.
+"""When to use which activation, by torch's own names. Nothing is reimplemented here.
 
 ACTIVATIONS["gelu"].module()  # torch.nn.GELU()
 """
@@ -28,7 +28,7 @@ ACTIVATIONS = {
     "leaky_relu": Activation(
         nn.LeakyReLU,
         "where ReLU units die; discriminators",
-        "the slope below zero belongs into the Kaiming gain",
+        "the slope below zero is part of the Kaiming gain",
     ),
     "prelu": Activation(
         nn.PReLU,

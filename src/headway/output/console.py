@@ -105,11 +105,11 @@ def verdict_line(report: ReportView, subject: str = "headway") -> list[StyledTex
         if verdict.cause:
             line += ["; most likely cause: ", (verdict.cause, "bold")]
         return line
-    if verdict.level in ("unsure", "unknown"):
-        return [speaker, (f"{verdict.sentence[0].lower()}{verdict.sentence[1:-1]}", "yellow")]
     infos = len(report.findings)
     also = f" ({plural(infos, 'note')})" if infos else ""
     sentence = f"{verdict.sentence[0].lower()}{verdict.sentence[1:-1]}"
+    if verdict.level in ("unsure", "unknown"):
+        return [speaker, (sentence, "yellow"), also]
     seen = f": {sentence}" if report.looked_at else ""
     return [speaker, ("healthy", "bold green"), seen, also]
 
@@ -232,7 +232,8 @@ class ReportPrinter:
     ) -> None:
         """`--> train.py:56:12`, and the lines around it with the expression underlined."""
         where, marked = finding.where, next((line for line in frame if line.main), None)
-        place = shorten_local_paths(format_where(where, column=marked.column if marked else None))
+        column = marked.column if marked else None
+        place = shorten_local_paths(format_where(where, column=column, message=finding.message))
         if place and (frame or place not in message):
             self.page.line((f"--> {place}", "cyan"), first=margin, rest=margin + "    ")
         if not frame:
@@ -271,14 +272,16 @@ class ReportPrinter:
         fixes = [item for item in remedies if item.tested or item.edits]
         fixes.sort(key=lambda item: (not item.cured, not item.tested))
         advice = [item for item in remedies if item not in fixes]
-        # A fix that was seen to work needs no alternatives beside it.
-        shown = [item for item in fixes if item.cured][:1] or fixes or advice[:2]
+        # One fix: the one that was seen to work, else the most likely.
+        shown = fixes[:1] or advice[:2]
+        others = 0 if self.verbose or not shown or shown[0].cured else len(fixes[1:])
         for remedy in [*fixes, *advice] if self.verbose else shown:
             if remedy.text in self._printed and not remedy.tested:
                 continue  # once is enough
             self._printed.add(remedy.text)
             changed = edit_diff(remedy.edits)
             trial = trial_text(remedy) or ("not tested" if changed else "")
+            trial += f"; {plural(others, 'alternative')} with -v" if others else ""
             self.page.line(
                 (f"{self.page.mark('do')} ", "green"),
                 _without_line(remedy.text) if changed else remedy.text,
@@ -288,7 +291,11 @@ class ReportPrinter:
             )
             for line in changed:
                 style = "green" if line.startswith("+") else "red"
-                self.page.raw(f"{margin}  ", (line, style))
+                # On a terminal, what is too long is indented: its rest may begin with `-`, too.
+                room = max(self.page.width - len(margin) - 6, 20) if self.page.live else len(line)
+                self.page.raw(f"{margin}  ", (line[: room + 4], style))
+                for at in range(room + 4, len(line), room):
+                    self.page.raw(f"{margin}      ", (line[at : at + room], style))
 
     def _suppressed(self, report: ReportView) -> None:
         if report.suppressed:

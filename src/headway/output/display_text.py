@@ -6,6 +6,7 @@ import html
 import math
 import os
 import re
+import shlex
 import shutil
 import textwrap
 import unicodedata
@@ -16,17 +17,41 @@ from typing import TextIO
 
 NEXT = "next: headway "
 """Before a command to type, which must stay in one piece."""
+SHORT = 24
+"""Characters before a command that need no line of their own: `headway: step 41: `."""
 
 
 def wrap_for(stream: TextIO, text: str) -> str:
-    """The text, wrapped between words if the stream is a terminal."""
-    if NEXT in text or not stream.isatty():
-        return text
+    """The text, wrapped between words if the stream is a terminal. A command to type is not
+    wrapped: it has a line of its own."""
     width = max(shutil.get_terminal_size().columns - 1, 20)
+    if not stream.isatty() or len(text) <= width:
+        return text
+    said, command, rest = text.partition(NEXT)
+    if command and len(said) <= SHORT:
+        return text
     lines = textwrap.wrap(
-        text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        said, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )
-    return "\n".join(lines)
+    return "\n".join([*lines, f"  {command}{rest}"] if command else lines)
+
+
+def shell_quote(path: object) -> str:
+    """A path as a shell reads it back, also with bytes that are not UTF-8."""
+    text = str(path)
+    if not _RAW_BYTE.search(text):
+        return shlex.quote(text)
+    plain = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"$'{_RAW_BYTE.sub(_as_hex, plain)}'"
+
+
+_RAW_BYTE = re.compile(r"[\udc80-\udcff]")
+"""A byte of a path that is not UTF-8."""
+
+
+def _as_hex(byte: re.Match[str]) -> str:
+    """The byte as bash and Python write it."""
+    return f"\\x{ord(byte[0]) - 0xDC00:02x}"
 
 
 # Paths in a shared report: relative to the project or to the run's parent folder, and with `~` for
@@ -137,8 +162,7 @@ def clean(text: object) -> str:
     if bare.isascii() and bare.isprintable():
         return bare
     spaced = re.sub(r"[\t\n\v\f\r\x85\u2028\u2029]+", " ", bare)
-    # Bytes of a path that are not UTF-8, as bash and Python write them.
-    spaced = re.sub(r"[\udc80-\udcff]", lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", spaced)
+    spaced = _RAW_BYTE.sub(_as_hex, spaced)
     return "".join(mark for mark in spaced if unicodedata.category(mark) not in _INVISIBLE)
 
 

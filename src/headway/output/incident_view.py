@@ -7,6 +7,8 @@ explanation as JSON; a log may contain anything, so every part is checked.
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import re
 import stat
@@ -227,26 +229,19 @@ SourceLine = tuple[str, str, bool]
 """Line number, code, whether it is the failing line."""
 
 
+Read = Callable[[Path, int], bytes | None]
+"""Reads that number of bytes from the start of a file; None if it must not be read."""
+
+
 def read_source_lines(
-    run: Path,
-    incidents: Sequence[EventRecord],
-    number: int,
-    read: Callable[[Path], bytes | None],
+    run: Path, incidents: Sequence[EventRecord], number: int, read: Read
 ) -> list[SourceLine]:
     """The source lines of an incident; empty if they were not kept."""
-    step = incidents[number].step
-    earlier = sum(event.step == step for event in incidents[:number])
-    try:
-        folders = sorted(
-            (item for item in (run / "incidents").iterdir() if item.name.endswith(f"-step{step}")),
-            key=lambda item: (len(item.name), item.name),
-        )
-    except (OSError, ValueError):
-        return []
-    if earlier >= len(folders):
+    folder = _folder(run, incidents, number)
+    if folder is None:
         return []
     lines: list[SourceLine] = []
-    page = read(folders[earlier] / "README.md") or b""
+    page = read(folder / "README.md", MAX_SOURCE_BYTES) or b""
     for line in page.decode("utf-8", "replace").splitlines():
         match = _SOURCE_LINE.match(line)
         if match is not None:
@@ -257,7 +252,111 @@ def read_source_lines(
     return lines[:MAX_SOURCE_LINES]
 
 
-def read_head(path: Path) -> bytes | None:
+def _folder(run: Path, incidents: Sequence[EventRecord], number: int) -> Path | None:
+    """The folder of an incident in the run directory."""
+    step = incidents[number].step
+    earlier = sum(event.step == step for event in incidents[:number])
+    try:
+        folders = sorted(
+            (item for item in (run / "incidents").iterdir() if item.name.endswith(f"-step{step}")),
+            key=lambda item: (len(item.name), item.name),
+        )
+    except (OSError, ValueError):
+        return None
+    return folders[earlier] if earlier < len(folders) else None
+
+
+# The failing samples, as previews that the guard has made: the page decodes nothing.
+
+SAMPLES = "samples.json"
+MAX_PREVIEW_BYTES = 1 << 20
+MAX_SAMPLES, MAX_PARTS = 4, 8
+LONGEST_TEXT = 2000
+MAX_PICTURE = 64 << 10
+MAX_SIDE = 512
+"""Pixels; what claims to be larger is not shown."""
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePart:
+    """One value of a sample: its text, its picture or its first numbers."""
+
+    name: str
+    kind: str
+    text: str
+    picture: str
+    """A PNG file in base64; empty for other kinds."""
+    about: str
+
+    @property
+    def lines(self) -> list[str]:
+        """The text in lines."""
+        return self.text.splitlines()[:MAX_SOURCE_LINES]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleView:
+    """A failing sample."""
+
+    title: str
+    parts: Sequence[SamplePart]
+
+
+def read_samples(
+    run: Path, incidents: Sequence[EventRecord], number: int, read: Read
+) -> list[SampleView]:
+    """The previews of an incident's samples; empty if there are none."""
+    folder = _folder(run, incidents, number)
+    if folder is None:
+        return []
+    try:
+        found = json.loads(read(folder / SAMPLES, MAX_PREVIEW_BYTES) or b"{}")
+    except (ValueError, RecursionError):
+        return []
+    items = _list(found.get("samples")) if isinstance(found, dict) else []
+    return [_sample(item) for item in items[:MAX_SAMPLES] if isinstance(item, Mapping)]
+
+
+def _sample(data: Mapping[str, Any]) -> SampleView:
+    row, name = str(data.get("row"))[:20], str(data.get("sample") or "")[:80]
+    title = f"Sample {name} (row {row} of the batch)" if name else f"Row {row} of the batch"
+    parts = [_part(item) for item in _list(data.get("parts")) if isinstance(item, Mapping)]
+    return SampleView(title, parts[:MAX_PARTS])
+
+
+def _part(data: Mapping[str, Any]) -> SamplePart:
+    words = [str(data["about"])[:120]] if data.get("about") else []
+    if isinstance(data.get("tokens"), int):
+        words.append(f"{data['tokens']} tokens, decoded")
+    if isinstance(data.get("bad"), int) and data["bad"]:
+        is_picture = data.get("kind") == "image"
+        words.append(f"{data['bad']} not finite" + (", in magenta" if is_picture else ""))
+    text = str(data.get("text") or "")[:LONGEST_TEXT] + ("…" if data.get("cut") is True else "")
+    return SamplePart(
+        name=str(data.get("name") or "")[:120],
+        kind=str(data.get("kind") or ""),
+        text=text,
+        picture=_picture(data.get("png")),
+        about="; ".join(words),
+    )
+
+
+def _picture(data: Any) -> str:
+    """A small PNG, unchanged; empty for anything else."""
+    if not isinstance(data, str) or len(data) > MAX_PICTURE * 4 // 3 + 4:
+        return ""
+    try:
+        content = base64.b64decode(data, validate=True)
+    except ValueError:
+        return ""
+    if content[:8] != _PNG or content[12:16] != b"IHDR" or len(content) < 24:
+        return ""
+    width, height = (int.from_bytes(content[at : at + 4], "big") for at in (16, 20))
+    return data if 0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE else ""
+
+
+def read_head(path: Path, most: int) -> bytes | None:
     """The start of a regular file. O_NONBLOCK, because a pipe in its place would never end."""
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
@@ -265,6 +364,6 @@ def read_head(path: Path) -> bytes | None:
         return None
     with os.fdopen(handle, "rb") as file:
         try:
-            return file.read(MAX_SOURCE_BYTES) if stat.S_ISREG(os.fstat(handle).st_mode) else None
+            return file.read(most) if stat.S_ISREG(os.fstat(handle).st_mode) else None
         except OSError:
             return None

@@ -154,7 +154,7 @@ def _what(finding: Finding) -> str:
     what = f"<b>{_safe(finding_title(finding))}</b><br>{_safe(finding.message)}"
     if again := repeats_text(finding):
         what += f"<br>{_safe(again)}"
-    place = format_where(finding.where)
+    place = format_where(finding.where, message=finding.message)
     if place and place not in finding.message:
         what += f"<br><code>{_safe(place)}</code>"
     if frame := frame_of(finding):

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import plural
 from headway.errors import UsageError
-from headway.output.display_text import clean, wrap_for
+from headway.output.display_text import clean, shell_quote, wrap_for
 
 logger = logging.getLogger("headway")
 
@@ -65,7 +65,7 @@ def print_end(steps: int, findings: Iterable[Finding], run_dir: object) -> None:
         return
     codes = dict.fromkeys(item.code for item in findings if item.severity >= Severity.WARNING)
     found = f"findings: {', '.join(codes)}" if codes else "no findings"
-    where = f"; next: headway diagnose {shlex.quote(str(run_dir))}" if codes else f" ({run_dir})"
+    where = f"; next: headway diagnose {shell_quote(str(run_dir))}" if codes else f" ({run_dir})"
     end = where if run_dir is not None else ""
     with contextlib.suppress(OSError):
         text = f"headway: {plural(steps, 'step')} guarded, {found}{end}"

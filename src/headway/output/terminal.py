@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-PROGRESS_DELAY_SECONDS = 1.0
+PROGRESS_DELAY_SECONDS = 0.5
 REDRAW_SECONDS = 0.2
 
 
@@ -51,6 +51,16 @@ class StatusLine:
             room = max(shutil.get_terminal_size().columns - 1, 20)
             self._write(f"\r\x1b[2K{clean(text)[:room]}")
             self._file.flush()
+
+    def print_above(self, text: str) -> None:
+        """Print a line that stays on the screen."""
+        with self._lock:
+            if self.live:
+                self.clear()
+                begin = "\n" if self._inside_line else ""
+                self._write(f"{begin}{clean(text)}\n")
+                self._file.flush()
+                self._inside_line = False
 
     def clear(self) -> None:
         """Remove the line."""
@@ -87,9 +97,15 @@ class StatusLine:
 
 
 @contextmanager
-def spinner(for_what: str, *, delay_s: float = PROGRESS_DELAY_SECONDS) -> Iterator[None]:
+def spinner(
+    for_what: str,
+    *,
+    delay_s: float = PROGRESS_DELAY_SECONDS,
+    share: Callable[[], float | None] | None = None,
+) -> Iterator[None]:
     """Show on a terminal what is done and for how long, once it takes longer than the delay.
 
+    `share`: how much of it is done, if that is known, for the time that is left.
     Needs no other package, so that the line comes before anything slow is imported.
     """
     line = StatusLine()
@@ -105,7 +121,11 @@ def spinner(for_what: str, *, delay_s: float = PROGRESS_DELAY_SECONDS) -> Iterat
         wait = delay_s or 1.0
         while not over.wait(wait):
             wait = 1.0
-            line.show(f"headway: {for_what}, {format_seconds(time.monotonic() - began)}")
+            took = time.monotonic() - began
+            done = share() if share is not None else None
+            left = f" elapsed, about {format_seconds(took / done - took)} left" if done else ""
+            part = f" {100 * done:.0f} %," if done else ""
+            line.show(f"headway: {for_what},{part} {format_seconds(took)}{left}")
 
     thread = threading.Thread(target=draw, daemon=True)
     thread.start()

@@ -217,8 +217,11 @@ def trial_text(remedy: Remedy) -> str:
     return f"tested on the failing step: {'cured' if remedy.cured else 'did not help'}"
 
 
-def format_where(where: Where, *, column: int | None = None) -> str:
-    """The location of a finding as text; empty if nothing is known."""
+def format_where(where: Where, *, column: int | None = None, message: str = "") -> str:
+    """The location of a finding as text; empty if nothing is known.
+
+    `message`: what is printed beside it, so that a row of the batch is not named twice.
+    """
     parts = []
     if where.file:
         function = where.function if where.function != "<module>" else ""
@@ -228,7 +231,7 @@ def format_where(where: Where, *, column: int | None = None) -> str:
         parts.append(where.module)
     if where.op:
         parts.append(f"op {where.op}")
-    if where.sample is not None:
+    if where.sample is not None and f"row {where.sample}" not in message:
         parts.append(f"sample {where.sample}")
     if where.rank is not None:
         parts.append(f"rank {where.rank}")

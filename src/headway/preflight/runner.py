@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from headway.config import Settings
+from headway.core.findings import Finding
 from headway.core.records import Record, SetupRecord
 from headway.errors import TrainingHalted
 from headway.guard.endings.crash_stack import write_crash_stack
@@ -129,6 +130,7 @@ def run_check(
     max_steps: int | None = 3,
     observers: Sequence[type[Observer]] | None = None,
     on_record: Callable[[Record], None] | None = None,
+    on_finding: Callable[[Finding], None] | None = None,
     command: str = "check",
 ) -> CheckResult:
     """Run `work` until it has made enough steps, and run the checks.
@@ -150,7 +152,9 @@ def run_check(
     )
     ended = _Ending()
     tables = _Tables()
-    launch.on_recorder.append(lambda recorder: _add_listeners(recorder, tables, on_record))
+    launch.on_recorder.append(
+        lambda recorder: _add_listeners(recorder, tables, on_record, on_finding)
+    )
     private = how.supervised_in if how.run_dir is None else None
     if private is not None:
         launch.on_recorder.append(lambda recorder: recorder.leave_trail(private))
@@ -178,7 +182,8 @@ def run_check(
     steps = max(launch.steps.values(), default=0) + max(launch.skipped.values(), default=0)
     error = ended.error or ended.interrupted
     unreached = None if steps else explain_no_step(launch, error)
-    launch.close(error, unreached)
+    with _silence_notices():
+        launch.close(error, unreached)
     recorder = launch.recorder
     assert recorder is not None
     notes = [f"an observer failed and was removed: {error}" for error in hub.failed]
@@ -266,11 +271,14 @@ class _Tables:
 
 
 def _add_listeners(
-    recorder: Recorder, tables: _Tables, on_record: Callable[[Record], None] | None
+    recorder: Recorder,
+    tables: _Tables,
+    on_record: Callable[[Record], None] | None,
+    on_finding: Callable[[Finding], None] | None,
 ) -> None:
-    recorder.listeners.append(tables)
-    if on_record is not None:
-        recorder.listeners.append(on_record)
+    recorder.listeners += [tables, on_record] if on_record is not None else [tables]
+    if on_finding is not None:
+        recorder.finding_listeners.append(on_finding)
 
 
 @contextmanager

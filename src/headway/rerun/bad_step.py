@@ -1,4 +1,4 @@
-"""A bad step that may be run again, and what becomes of its explanation."""
+"""A bad step that may be run again, and the reports, incident files and remedies that result."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class BadStep:
     iteration: LoopIteration | None = None
     """The iteration of its loop, if the loop makes its own data."""
     by_scaler: bool = False
-    """A GradScaler skipped it, which may only be in search of a scale."""
+    """A GradScaler skipped it, perhaps only because it searches for a scale."""
     sample_names: SampleNames | None = None
     """Names of the samples in the data set; unset: the indices that its loader shows."""
 
@@ -124,11 +124,11 @@ class MissedStep:
 
 @dataclass(slots=True)
 class StepContext:
-    """What the host knows of a step when it launches it."""
+    """What the host knows about a step when it launches it."""
 
     step: int
     parameters: Sequence[Tensor]
-    """Those that had a gradient, in the optimizer's order."""
+    """Parameters that had a gradient, in the optimizer's order."""
     lr: float
     started: float
     sampled: bool
@@ -142,7 +142,7 @@ class StepContext:
     rates: Sequence[float] = ()
     nonfinite_counts: tuple[int, int] | None = None
     unseen: bool = False
-    """Non-finite values that neither loss nor norm show: a line search, a clipping by NaN."""
+    """Non-finite values that neither loss nor norm shows: a line search, clipping by NaN."""
     scale: Tensor | None = None
     """The loss scale of the step, on its device."""
     before: RngState | None = None
@@ -198,6 +198,12 @@ class PlanResult:
         return origin is not None and origin.kind == "poisoned-batch"
 
 
+def _data_sources(batches: Sequence[RecordedBatch]) -> list[Any]:
+    """Loaders of the batches, and what a framework names: one of them may know a tokenizer."""
+    found = [one for kept in batches for one in (kept.loader(), *getattr(kept.run, "sources", ()))]
+    return [one for one in found if one is not None]
+
+
 class RerunResults:
     """Reports the explanations of one guard, writes incident files, applies remedies."""
 
@@ -218,10 +224,13 @@ class RerunResults:
     def report(self, bad: BadStep, found: InvestigationResult) -> None:
         """Report an explanation, write it to the run directory, and apply a remedy if wanted."""
         traced = self.traced.pop(bad.step, None)
-        if traced is not None:
-            found = replace(found, explanation=wording.add_trace(found.explanation, traced.origins))
-        elif (made := self._find_data_origin(bad, found.explanation.origin)) is not None:
-            found = replace(found, explanation=wording.add_trace(found.explanation, (made,)))
+        origins: Sequence[Origin] = () if traced is None else traced.origins
+        made, trials = self._find_data_origin(bad, found.explanation.origin)
+        if made is not None and traced is None:
+            origins = (made,)
+        if origins:
+            explanation = wording.add_trace(found.explanation, origins, trials)
+            found = replace(found, explanation=explanation)
         explanation = found.explanation
         self.found.append(explanation)
         if self.captured:
@@ -238,13 +247,16 @@ class RerunResults:
         if self._policy.cure == "apply":
             self._apply(bad, found)
 
-    def _find_data_origin(self, bad: BadStep, origin: Origin | None) -> Origin | None:
-        """The line of the data set that made a bad batch."""
+    def _find_data_origin(
+        self, bad: BadStep, origin: Origin | None
+    ) -> tuple[Origin | None, Sequence[Trial]]:
+        """The line of the data set that made a bad batch, and its remedy as it was tried."""
         if origin is None or not is_bad_input(origin) or origin.batch >= len(bad.batches):
-            return None
+            return None, ()
         data_again = importlib.import_module("headway.rerun.data_again")
         began = time.perf_counter()
-        made: Origin | None = data_again.find_data_origin(bad.batches[origin.batch])
+        made: tuple[Origin | None, Sequence[Trial]]
+        made = data_again.explain_bad_batch(bad.batches[origin.batch])
         self._host.exclude_time(time.perf_counter() - began)
         return made
 
@@ -252,7 +264,7 @@ class RerunResults:
         """Explain a bad step that was not run again; `seen_at`: the step that was traced."""
         first = traced.origins[0]
         known = [found.origin for found in self.found if found.origin is not None]
-        # Bad data is reported once for each batch by HD501; where it is met tells nothing new.
+        # HD501 reports bad data once for each batch; the op that reads it adds no information.
         same = any(
             (one.op, one.place) == (first.op, first.place)
             or (one.kind == "poisoned-batch" and is_bad_input(first))
@@ -271,6 +283,7 @@ class RerunResults:
                 symptom="nonfinite",
                 nature="deterministic",
                 origins=origins,
+                trials=tuple(traced.trials),
                 guilt=wording.guilt_by_kind(origins[0]) or "unknown",
                 rank=traced.rank,
                 passes=1,
@@ -295,7 +308,7 @@ class RerunResults:
             return
         self._silent_until = missed.step + quiet
         note = f"the step could not be run again, so its line is unknown: {missed.why}"
-        # Who runs a script, or a framework's loop, has no loop to change.
+        # The user of a script, or of a framework's loop, has no loop to change.
         advises = self.owns_loop and not missed.recorded
         advice = (Trial(LOOP_KEY, LOOP_OVER_GUARD),) if advises else ()
         explanation = wording.add_sentences(
@@ -332,6 +345,7 @@ class RerunResults:
                     capture=self._policy.capture,
                     rank=rank,
                     limit=bad.limit,
+                    sources=_data_sources(bad.batches),
                 )
         except (OSError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or str(error).splitlines()[0]

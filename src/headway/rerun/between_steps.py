@@ -10,24 +10,28 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
-from headway.explain.explanation import Origin
+from headway.explain.explanation import Origin, Trial
 from headway.rerun.bad_step import MissedStep, RerunResults
-from headway.rerun.child_origin import find_in_child
+from headway.rerun.child_origin import find_in_child, try_in_child
 from headway.rerun.protocol import RerunHost, trained_parameters
 from headway.rerun.step_tracer import StepOrigins
 from headway.rerun.strategies.lifted_body import LiftedBody
 from headway.rerun.strategies.loop_source import find_rest
 from headway.torch_adapters.nonfinite_scan import count_nonfinite
+from headway.torch_adapters.optimizer_adapter import own_step_hooks
 
 if TYPE_CHECKING:
+    from headway.explain.lasting_trace import LastingTrace
     from headway.rerun.strategies.loop_follower import LoopIteration
 
 BadWeights = Mapping[str, tuple[int, int]]
@@ -42,7 +46,7 @@ class BetweenSteps:
         self._bad: BadWeights = {}
 
     def weights_are_bad(self) -> None:
-        """Of the step that ends now."""
+        """Of the step that is ending."""
         self._bad = find_bad_weights(self._host)
 
     def explain(
@@ -51,16 +55,18 @@ class BetweenSteps:
         frame: FrameType | None,
         iteration: LoopIteration | None,
         results: RerunResults,
+        trace: LastingTrace | None,
     ) -> None:
-        """The step is over; `frame` is in its loop."""
+        """The step is over; `frame` is in its loop. `trace`: of the code since the last step."""
         bad, self._bad = self._bad, {}
         if not bad:
             return
         began = time.perf_counter()
-        made = find_weight_origin(self._host, missed.step, bad, frame, iteration)
+        made, trials = explain_bad_weights(self._host, missed.step, bad, frame, iteration, trace)
         self._host.exclude_time(time.perf_counter() - began)
         if made is not None:
-            results.report_traced(missed, StepOrigins((made,), bad_loss=True), missed.step)
+            traced = StepOrigins((made,), bad_loss=True, trials=trials)
+            results.report_traced(missed, traced, missed.step)
 
 
 def find_bad_weights(host: RerunHost) -> BadWeights:
@@ -70,38 +76,73 @@ def find_bad_weights(host: RerunHost) -> BadWeights:
     return {name: counts for name, counts in counted.items() if any(counts)}
 
 
-def find_weight_origin(
+def explain_bad_weights(
     host: RerunHost,
     step: int,
     bad: BadWeights,
     frame: FrameType | None,
     iteration: LoopIteration | None,
-) -> Origin | None:
-    """The op between the last step and this one that made weights bad; None: it is not known."""
+    trace: LastingTrace | None,
+) -> tuple[Origin | None, Sequence[Trial]]:
+    """The op between the last step and this one that made weights bad, and its remedy as it was
+    tried; None: it is not known."""
     # A child cannot use a GPU, and memory that processes share is not its own.
     own = all(p.device.type == "cpu" and not p.is_shared() for p in trained_parameters(host))
     if not bad or not own or host.agreement.count > 1:
-        return None
+        return None, ()
     begin = None if iteration is None else iteration.begin
+    rest: list[Callable[[], None]] = [
+        partial(hook, item, (), {}) for item in host.optimizers for hook in own_step_hooks(item)
+    ]
     try:
-        rest = [
-            LiftedBody(inside, node, {} if begin is None else begin.values)
-            for inside, node in find_rest(frame)
-        ]
+        for inside, node in find_rest(frame):
+            body = LiftedBody(inside, node, {} if begin is None else begin.values)
+            rest.append(partial(body, (None,)))
     except (SyntaxError, ValueError):  # legal in its place, not in a function
-        return None
+        return None, ()
 
-    def work() -> Origin | None:
+    @contextmanager
+    def good_weights() -> Iterator[bool]:
+        """In the child: whether the weights are good, as before the code ran."""
         older = None if not find_bad_weights(host) else host.older_weights(step)
         if begin is not None:
             begin.restore()
         with nullcontext() if older is None else older():
-            return None if find_bad_weights(host) else _trace(host, rest, bad)
+            if older is None and trace is not None:
+                _take_back(trace)
+            yield not find_bad_weights(host)
 
-    return find_in_child(work) if rest else None
+    def find() -> Origin | None:
+        with good_weights() as good:
+            return _trace(host, rest, bad) if good else None
+
+    def is_cured() -> bool:
+        with good_weights() as good:
+            _run(rest)
+            return good and not find_bad_weights(host)
+
+    made = find_in_child(find) if rest else None
+    return made, try_in_child(made, is_cured)
 
 
-def _trace(host: RerunHost, rest: list[LiftedBody], bad: BadWeights) -> Origin | None:
+def _elements(bad: BadWeights) -> dict[str, int]:
+    return {name: sum(counts) for name, counts in bad.items()}
+
+
+@torch.no_grad()
+def _take_back(trace: LastingTrace) -> None:
+    """Write the values back that weights had before an op made them bad."""
+    for tensor, before in trace.made_bad.values():
+        tensor.copy_(tensor.nan_to_num(0.0, 0.0, 0.0) if before is None else before)
+
+
+def _run(rest: Sequence[Callable[[], None]]) -> None:
+    with suppress(Exception):  # variables of a later iteration may not fit
+        for part in rest:
+            part()
+
+
+def _trace(host: RerunHost, rest: Sequence[Callable[[], None]], bad: BadWeights) -> Origin | None:
     """In the child: the origin; None if other weights become bad, or none."""
     lasting_trace = importlib.import_module("headway.explain.lasting_trace")
     failing_step = importlib.import_module("headway.explain.failing_step")
@@ -112,11 +153,10 @@ def _trace(host: RerunHost, rest: list[LiftedBody], bad: BadWeights) -> Origin |
         lambda: lasting_trace.StepFacts(step, ()), lambda: (), lambda: None
     )
     with trace:
-        with suppress(Exception):  # variables of a later iteration may not fit
-            for body in rest:
-                body((None,))
+        _run(rest)
         trace.paused = True
-        if find_bad_weights(host) != bad:
+        # Infinities may have become NaN since, where the code ran again.
+        if _elements(find_bad_weights(host)) != _elements(bad):
             return None
         named: dict[str, Tensor] = {names.get(id(p), "?"): p for p in trained_parameters(host)}
         trace.look_at({name: named[name].detach() for name in bad})

@@ -1,7 +1,7 @@
 """Decides which bad steps are run again, by which strategy, and runs them.
 
-Kept at every step: the state of the random number generators, and references to the batches. The
-rest is there anyway: the update of a bad step was skipped, and buffers have their copies.
+At every step the controller keeps the state of the random number generators and references to the
+batches. The rest exists anyway: the update of a bad step was skipped, and buffers have copies.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from headway.rerun.protocol import ProtectedCalls, Rerun, RerunCase, RerunHost, 
 from headway.rerun.recorded_batch import RecordedBatch
 from headway.rerun.rerun_group import StepAborted
 from headway.rerun.sandbox import RerunSandbox
-from headway.rerun.step_tracer import StepTracer, UnexplainedSteps
+from headway.rerun.step_tracer import StepTracer
 from headway.rerun.strategies.framework import FrameworkRerun
 from headway.rerun.strategies.loop_body import LoopBodyRerun
 from headway.rerun.strategies.loop_follower import LoopFollower, LoopIteration
 from headway.rerun.strategies.redeliver import RedeliverBatches
 from headway.rerun.strategies.self_fed_loop import SelfFedLoopRerun
+from headway.rerun.unexplained_steps import UnexplainedSteps
 from headway.rerun.unused_batches import UnusedBatches
 from headway.torch_adapters.patching import allow_device_sync
 from headway.torch_adapters.rng import RngState
@@ -47,7 +48,7 @@ STRATEGIES: tuple[type[Rerun], ...] = (
     SelfFedLoopRerun,
     RedeliverBatches,
 )
-"""In the order in which they are tried. If all fail, the steps that follow are traced."""
+"""The strategies in the order in which they are tried. If all fail, later steps are traced."""
 
 WEIGHTS_MOVED = (
     "other weights of the model were updated within the same step, so it could not be run again "
@@ -74,7 +75,7 @@ class RerunController:
         """The random numbers before the current step."""
         self._pending: BadStep | None = None
         self._rerun_expected = False
-        """Whether the other ranks will ask about a bad step."""
+        """Whether the other ranks will vote about a bad step."""
         self._healthy: Sequence[RecordedBatch] = ()
         self.copy_batches = False
         """The loop changes its batches in place: from then on, each is copied beforehand."""
@@ -109,7 +110,7 @@ class RerunController:
 
     @property
     def pending(self) -> bool:
-        """Whether a bad step waits to be run again, or other ranks will ask about one."""
+        """Whether a bad step waits to be run again, or other ranks will vote about one."""
         return self._pending is not None or self._rerun_expected
 
     @property
@@ -120,7 +121,7 @@ class RerunController:
     # Called by the guard as steps go by.
 
     def step_begins(self, unused: Sequence[RecordedBatch] = ()) -> None:
-        """The first batch of a step is about to be handed to the loop; `unused`: those before it
+        """The first batch of a step is about to be yielded to the loop; `unused`: earlier batches
         that led to no step."""
         self.unused_batches.add(unused)
         self.rng_before = RngState() if self._left else None
@@ -144,7 +145,7 @@ class RerunController:
     def on_bad_step(
         self, verdict: StepVerdict, context: StepContext, parameters: Sequence[Tensor]
     ) -> None:
-        """The update of an optimizer was skipped: is the step to be run again?"""
+        """The update of an optimizer was skipped: decide whether the step is run again."""
         self.copy_batches = self.copy_batches or any(kept.changed for kept in context.batches)
         if not verdict.spike and self._policy.replay:
             self._missed = MissedStep(context.step, context.parameters)
@@ -180,13 +181,13 @@ class RerunController:
             self._between_steps.weights_are_bad()
 
     def trace_skipped_steps(self) -> None:
-        """A GradScaler skips step after step: the trace of a next one may show why. Ranks could
-        differ in what they skip, and would wait for each other."""
+        """A GradScaler skips step after step: tracing the next steps may show why. Not with several
+        ranks: they may skip different steps, and would wait for each other."""
         if self._policy.replay and self._host.agreement.count == 1:
             self._protected.spare(TRACING, self.tracer.arm, self._host)
 
     def buffers_are_bad(self, step: int) -> None:
-        """They may have been filled by a batch that the loop then skipped on its own."""
+        """The buffers may contain the statistics of a batch that the loop then skipped."""
         if self._policy.replay:
             self._protected.spare(TRACING, self.unused_batches.explain, self._host, step)
 
@@ -208,10 +209,12 @@ class RerunController:
             self.tracer.step_over(self._host)
             return  # as after almost every step
         missed = self._collect_missed()
-        if missed is not None and not self.tracer.running:
+        if missed is not None:
             known, present = len(self.rerun_results.found), self.self_fed_loop.present
             explain = self._between_steps.explain
-            self._protected.spare(TRACING, explain, missed, frame, present, self.rerun_results)
+            given = (missed, frame, present, self.rerun_results, self.tracer.trace)
+            with self.tracer.set_aside():
+                self._protected.spare(TRACING, explain, *given)
             missed = missed if len(self.rerun_results.found) == known else None
         self._protected.spare(TRACING, self.tracer.step_over, self._host)
         if missed is not None:
@@ -223,7 +226,7 @@ class RerunController:
             self._protected(self.unexplained.report)
 
     def close(self) -> None:
-        """The guard closes, perhaps in the middle of a pass: nothing may listen any more."""
+        """The guard closes, perhaps during a pass: stop listening to torch."""
         if not self.tracer.shared:
             self.tracer.stop()
         for step in list(self.rerun_results.traced):  # those that were to be run again
@@ -233,7 +236,7 @@ class RerunController:
             self._sandbox.leave(None)
 
     def _collect_missed(self) -> MissedStep | None:
-        """The last step, if it was bad and does not wait to be run again."""
+        """The last step, if it was bad and is not waiting to be run again."""
         missed, self._missed = self._missed, None
         if missed is None or self._pending is not None:
             return missed
@@ -246,7 +249,7 @@ class RerunController:
         deque(self._try(moment, frame), maxlen=0)
 
     def rerun_in_loop(self, frame: FrameType | None) -> Iterator[Any]:
-        """The same when the loop asks for its next batch: yields batches for the loop to take."""
+        """The same when the loop requests its next batch: yields batches to the loop."""
         yield from self._try(RerunMoment.NEXT_BATCH, frame)
 
     def _try(self, moment: RerunMoment, frame: FrameType | None) -> Iterator[Any]:
@@ -313,7 +316,7 @@ class RerunController:
             self.unexplained.add(missed)
 
     def _run(self, strategy: Rerun) -> Iterator[Any]:
-        """Investigate the step; a failure of ours ends the investigation and not the training."""
+        """Investigate the step; a defect of headway ends the investigation, not the training."""
         drawn: list[Any] = []
         with closing(self._investigate(strategy)) as passes:
             while self._attempt(lambda: drawn.extend(islice(passes, 1))):
@@ -333,6 +336,10 @@ class RerunController:
     def _investigate(self, strategy: Rerun) -> Generator[Any, None, None]:
         bad, self._pending = self._pending, None
         assert bad is not None
+        if bad.step == self._host.step and self._host.agreement.count == 1:
+            traced = self.tracer.current_origins()  # before the passes change the gradients
+            if traced is not None and traced.origins:
+                self.rerun_results.traced.setdefault(bad.step, traced)
         answer, told = None, False  # not in an attribute: `undo` would restore it
         if self._host.rerun_group is not None:
             self._host.rerun_group.open()
@@ -364,7 +371,7 @@ class RerunController:
             self.rerun_results.report(bad, answer.findings)
 
     def _give_up(self, error: Exception, answer: PlanResult | None) -> None:
-        """An error of ours: the other ranks must not wait for this one."""
+        """Called for a defect of headway: the other ranks must not wait for this one."""
         group = self._host.rerun_group
         unfinished = answer is None or answer.findings is None
         if group is not None and unfinished and not isinstance(error, (RankLost, StepAborted)):
@@ -387,7 +394,7 @@ class RerunController:
         )
 
     def _disprove(self, sandbox: RerunSandbox, strategy: Rerun, bad: BadStep) -> str:
-        """Why the step that runs is not the one that failed; empty: it is."""
+        """Why the step that was re-run is not the one that failed; empty: it is."""
         first = StepPass("again", [kept.batch for kept in bad.batches])
         deque(sandbox.run_pass(first, strategy), maxlen=0)
         return strategy.proof(first.outcome)
@@ -415,7 +422,7 @@ class RerunController:
     # A step that another run has captured.
 
     def run_captured(self, bad: BadStep, one: StepPass) -> Generator[Any, None, None]:
-        """Hand its batches to the loop for one pass."""
+        """Yield its batches to the loop for one pass."""
         with self._enter_sandbox(bad) as sandbox:
             sandbox.enter(one)
             try:

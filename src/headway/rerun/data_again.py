@@ -7,33 +7,45 @@ batch that was bad; otherwise nothing is claimed.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
-from headway.explain.explanation import Origin
-from headway.rerun.child_origin import find_in_child
+from headway.explain.explanation import Origin, Trial
+from headway.rerun.child_origin import find_in_child, try_in_child
 from headway.rerun.recorded_batch import RecordedBatch, content_hash
 from headway.rerun.worker_origins import bad_value_marks
 from headway.torch_adapters.loaders.batch_fetching import BatchRecipe
 
+Made = tuple[Origin | None, Sequence[Trial]]
+"""The op that made bad values, None if it is not known, and its remedy as it was tried."""
 
-def find_data_origin(kept: RecordedBatch) -> Origin | None:
-    """The op that made the bad values of a batch; None: it is not known."""
-    known = kept.origin
-    recipe = None if known is None or known.loader is None else BatchRecipe.of(known.loader())
+
+def explain_bad_batch(kept: RecordedBatch) -> Made:
+    """What made the bad values of a batch."""
+    known, loader = kept.origin, kept.loader()
+    recipe = None if loader is None else BatchRecipe.of(loader)
     if known is None or recipe is None:
-        return None
+        return None, ()
     return _find(recipe, known.indices, _identify(kept.batch, known.indices))
 
 
-def find_bad_sample(recipe: BatchRecipe, indices: Any) -> Origin | None:
-    """The op that makes bad values in a batch that is no longer there; None: none does."""
-    return None if indices is None else _find(recipe, indices, None)
+def explain_bad_sample(recipe: BatchRecipe, indices: Any) -> Made:
+    """What makes bad values in a batch that is no longer there."""
+    return (None, ()) if indices is None else _find(recipe, indices, None)
 
 
-def _find(recipe: BatchRecipe, indices: Any, wanted: object) -> Origin | None:
+def _find(recipe: BatchRecipe, indices: Any, wanted: object) -> Made:
     if not recipe.can_fetch(indices):
-        return None
-    return find_in_child(lambda: _trace_again(recipe, indices, wanted))
+        return None, ()
+    made = find_in_child(lambda: _trace_again(recipe, indices, wanted))
+    # Of an iterable data set, the batch could not be told from others once its values are good.
+    fetched = None if indices is None else made
+    return made, try_in_child(fetched, lambda: _is_good(recipe, indices))
+
+
+def _is_good(recipe: BatchRecipe, indices: Any) -> bool:
+    """In the child: whether the batch that is fetched now has no bad values."""
+    return not any(mark for data in recipe.fetch(indices) for mark in bad_value_marks(data))
 
 
 def _trace_again(recipe: BatchRecipe, indices: Any, wanted: object) -> Origin | None:

@@ -36,7 +36,7 @@ Done = Callable[[ReplayOutcome], NoReturn]
 HOST_RERUN = "HEADWAY_HOST_RERUN"
 """Set in a process that runs a script on the host, to explain an error of the device."""
 WARM_UP = 3
-"""Steps that a script may make before its loop; a script that makes more is training."""
+"""Steps that a script may take before its loop; a script that takes more is training."""
 
 
 @dataclass(slots=True)

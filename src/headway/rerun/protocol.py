@@ -69,7 +69,7 @@ class RerunHost(Protocol):
 
     @property
     def latest(self) -> RecordedBatch | None:
-        """The last batch that was handed to the loop."""
+        """The last batch that was yielded to the loop."""
 
     @property
     def run_dir(self) -> Path | None:
@@ -82,7 +82,7 @@ class RerunHost(Protocol):
         """Loss, its components and gradient norms of the last good step."""
 
     def stateful(self) -> Iterable[Any]:
-        """Objects with a `state_dict` that the user gave to the guard, models excluded."""
+        """Objects with a `state_dict` that the user passed to the guard, without the models."""
 
     def capture_state(self) -> Mapping[str, Any] | None:
         """The training state for an incident file; None where it is sharded."""
@@ -110,7 +110,7 @@ def trained_parameters(host: RerunHost) -> list[Tensor]:
 
 
 class ProtectedCalls(Protocol):
-    """Runs our own code so that a defect in it does not stop the training."""
+    """Runs code of headway so that a defect in it does not stop the training."""
 
     tripped: bool
     """Whether the guard has switched itself off."""
@@ -119,7 +119,7 @@ class ProtectedCalls(Protocol):
         """The result; an error switches the guard off."""
 
     def spare(self, what: str, work: Callable[..., Any], *args: Any) -> bool:
-        """Whether the work succeeded; an error is reported, and the guard goes on."""
+        """Whether the work succeeded; an error is reported, and the guard continues."""
 
 
 class RerunMoment(Enum):
@@ -130,7 +130,7 @@ class RerunMoment(Enum):
     STEP_COMPLETE = auto()
     """The loop body is complete, and no frame of the loop is known."""
     NEXT_BATCH = auto()
-    """The loop asks for its next batch: it can be given others instead."""
+    """The loop requests its next batch: the guard can yield others instead."""
     NEXT_STEP = auto()
     """The next `optimizer.step()` begins; after it, the weights are different."""
     LAST_STEP = auto()
@@ -183,7 +183,7 @@ class Rerun(ABC):
 
     @abstractmethod
     def run(self, batches: Sequence[Any]) -> Iterable[Any]:
-        """Run forward and backward over these batches; the result is handed to the user's loop."""
+        """Run forward and backward over these batches; yields the result to the user's loop."""
 
     def undo(self) -> None:
         """Restore what the runs have changed outside of the sandbox."""

@@ -220,7 +220,7 @@ class RecordedBatch:
     run: Callable[[Any], Any] | None = None
     """How a framework runs forward and backward over such a batch."""
     versions: int | None = None
-    """Version counters of its tensors when it was handed out, summed."""
+    """Sum of the version counters of its tensors when it was yielded."""
     copies: Sequence[Tensor] | None = None
     """Copies of its tensors from then, if the loop changes its batches in place."""
     _identity: BatchIdentity | None = None
@@ -240,7 +240,7 @@ class RecordedBatch:
 
     @property
     def changed(self) -> bool:
-        """Whether the loop has changed it in place since it was handed out."""
+        """Whether the loop has changed it in place since it was yielded."""
         return self.versions is not None and self.versions != _versions(self.batch)
 
     @property
@@ -255,7 +255,7 @@ class RecordedBatch:
 
     @contextmanager
     def as_given(self) -> Iterator[None]:
-        """Restores the batch as it was handed out; afterwards, as the loop has left it."""
+        """Restores the batch as it was yielded; afterwards, as the loop has left it."""
         if not self.changed or self.copies is None:
             yield
             return
@@ -270,6 +270,10 @@ class RecordedBatch:
     def indices(self) -> tuple[Index, ...]:
         """Indices of its samples in the data set, in order; empty: not known."""
         return () if self.origin is None else _plain_indices(self.origin)
+
+    def loader(self) -> Any:
+        """The loader that it came from, if that is known and still exists."""
+        return self.origin.loader() if self.origin is not None and self.origin.loader else None
 
     def identity(self) -> BatchIdentity:
         """Computed once, on request."""

@@ -28,8 +28,8 @@ from headway.torch_adapters.process_groups.sharded_tensors import local_part
 # DistributedDataParallel, SyncBatchNorm, the user. If one has failed, or they are not all at the
 # same place, the step ends on every rank.
 
-# The end of a pass needs no vote of its own: a rank says that its pass is over with the next
-# question about it. If the pass failed somewhere, that vote ends it, and the question is put again.
+# The end of a pass needs no separate vote: a rank reports that its pass is over in the next vote
+# about it. If the pass failed on any rank, that vote ends it, and the vote is repeated.
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ _BETWEEN_TWO = ("send", "recv_", "recv_any_source_")
 
 
 class StepAborted(RuntimeError):
-    """The step ends on this rank because it ended on another."""
+    """The step ends on this rank because it ended on another rank."""
 
 
 class RankPosition(IntEnum):
@@ -54,7 +54,7 @@ class RankPosition(IntEnum):
 
 
 SPARE_NUMBERS = 3
-"""Numbers of a question in each vote: all votes have the same size, wherever a rank is."""
+"""Numbers in each vote: all votes have the same size, whatever the position of a rank."""
 
 
 class VoteRounds:
@@ -158,9 +158,9 @@ class RerunGroup:
         self._rounds = VoteRounds(together)
         self._gate: CollectiveGate | None = None
         self._undo = ExitStack()
-        self._unsaid: tuple[RankPosition, Callable[[], None]] | None = None
-        """A pass is over here and the others do not know: how it ended, and what to call if it
-        ended early on any rank."""
+        self._unannounced: tuple[RankPosition, Callable[[], None]] | None = None
+        """A pass is over on this rank, and the others do not know yet: how it ended, and the
+        function to call if it ended early on any rank."""
         self._given_up = False
 
     @property
@@ -203,29 +203,29 @@ class RerunGroup:
         self, what: str, value: Callable[[], T], numbers: Callable[[], Sequence[int]]
     ) -> tuple[list[int], Callable[[], list[T]]]:
         while not self._given_up:
-            unsaid, self._unsaid = self._unsaid, None
-            place = RankPosition.TOGETHER if unsaid is None else unsaid[0]
+            unannounced, self._unannounced = self._unannounced, None
+            place = RankPosition.TOGETHER if unannounced is None else unannounced[0]
             found, high, values = self._rounds.exchange(place, what, value(), numbers())
             if found is place is not RankPosition.FAILED:
                 return high, values
-            # Whoever is here votes once more, unless a rank has given up.
+            # All ranks that get here vote once more, unless a rank has given up.
             if found is RankPosition.GIVEN_UP:
                 self._given_up = True
-            elif unsaid is None:
+            elif unannounced is None:
                 self.give_up()
-            else:  # the pass has failed somewhere: now everyone knows, and answers accordingly
-                self._reset(unsaid[1])
+            else:  # the pass has failed on some rank: now all know, and vote accordingly
+                self._reset(unannounced[1])
         raise StepAborted("another rank gave up")
 
     def give_up(self) -> None:
         """Tell the others that this rank stops, once."""
         if not self._given_up:
-            self._given_up, self._unsaid = True, None
+            self._given_up, self._unannounced = True, None
             self._rounds.ask(RankPosition.GIVEN_UP)
 
     def open(self) -> None:
         """An investigation begins, on all ranks."""
-        self._given_up, self._unsaid = False, None
+        self._given_up, self._unannounced = False, None
 
     def begin(self) -> None:
         """A pass begins, on all ranks at the same time."""
@@ -241,7 +241,7 @@ class RerunGroup:
             self._disable_sync_of(replica)
 
     def end(self, *, failed: bool, aborted: Callable[[], None]) -> None:
-        """The pass is over here. The others hear it with the next question; `aborted` is called
+        """The pass is over on this rank. The others learn it in the next vote; `aborted` is called
         once it is known that the pass ended early on some rank."""
         gate, self._gate = self._gate, None
         if gate is None:
@@ -252,15 +252,15 @@ class RerunGroup:
             self._reset(aborted)
         else:
             place = RankPosition.FAILED if failed else RankPosition.OVER
-            self._unsaid = (place, aborted)
+            self._unannounced = (place, aborted)
 
     def _reset(self, aborted: Callable[[], None]) -> None:
         sharded_tensors.reset_fsdp(self._models)
         aborted()
 
     def finish(self) -> None:
-        """No pass follows. If the last one was not followed by a question, this rank stops."""
-        if self._unsaid is not None:
+        """No pass follows. If no vote followed the last one, this rank stops."""
+        if self._unannounced is not None:
             self.give_up()
 
     def settle(self) -> None:
@@ -292,7 +292,7 @@ class RerunGroup:
 
     @torch.no_grad()
     def norms(self, parameters: Sequence[Any]) -> list[float]:
-        """Norms of the gradients over all ranks; every rank must ask for the same."""
+        """Norms of the gradients over all ranks; every rank must pass the same parameters."""
         return [self._norm(parameter) for parameter in parameters]
 
     def _norm(self, parameter: Any) -> float:

@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
@@ -117,7 +118,7 @@ class RerunSandbox:
     # One pass.
 
     def enter(self, one: StepPass) -> None:
-        """Restore the state before the step, and switch on what the pass brings along."""
+        """Restore the state before the step, and enter the modes of the pass."""
         self._pass, self._components, self._settled = one, {}, False
         patching.add_listener(self)
         patching.remove_listener(self._observer)
@@ -171,7 +172,7 @@ class RerunSandbox:
     def run_pass(self, one: StepPass, rerun: Rerun) -> Iterator[Any]:
         """Run one pass; whatever the step raises is part of the outcome.
 
-        Yields the batches that the user's loop must take, where the step cannot be called.
+        Yields the batches for the user's loop, if the step cannot be called.
         """
         error: BaseException | None = None
         try:
@@ -212,14 +213,18 @@ class RerunSandbox:
     def _look_at_gradients(self, optimizer: Optimizer) -> None:
         """The body itself may have made finite gradients non-finite after backward."""
         one = self._pass
+        if one is not None and not one.outcome.complete:  # without backward(): `autograd.grad`
+            self.backward_ended(())
         if one is None or not one.outcome.finite:
             return
-        bad = [
+        held = [
             parameter
             for group in optimizer.param_groups
             for parameter in group["params"]
-            if parameter.grad is not None and not _finite(local_part(parameter.grad))
+            if parameter.grad is not None
         ]
+        with no_function_modes(), no_dispatch_modes():
+            bad = _nonfinite(held)
         if not bad:
             return
         if one.observer is not None:
@@ -313,7 +318,7 @@ class RerunSandbox:
             return {}
         gradients = [local_part(p.grad) for p in parameters if p.grad is not None]
         with no_dispatch_modes():  # what is only read need not be traced
-            read = _read_norms([g.coalesce().values() if g.is_sparse else g for g in gradients])
+            read = _read_norms(gradients)
         scale = self._scaling.scale()
         divisor = 1.0 if scale is None else float(scale)
         names = [self._names.get(id(p), f"parameter {at}") for at, p in enumerate(parameters)]
@@ -326,8 +331,15 @@ class RerunSandbox:
 @contextmanager
 def silenced() -> Iterator[None]:
     """What the step has printed, logged or drawn as a progress bar is not shown again."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
+    own, call_handlers = threading.get_ident(), logging.Logger.callHandlers
+
+    def of_other_threads(self: logging.Logger, record: logging.LogRecord) -> None:
+        # Hooks of a backward pass on a device run in threads that Python did not start.
+        ours = threading.get_ident() == own or threading.current_thread().name.startswith("Dummy-")
+        if not ours:
+            call_handlers(self, record)
+
+    logging.Logger.callHandlers = of_other_threads  # type: ignore[method-assign]
     # A progress bar writes to the stream that it found when it was created.
     tqdm = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
     bars = [bar for bar in getattr(tqdm, "_instances", ()) if not getattr(bar, "disable", True)]
@@ -341,7 +353,7 @@ def silenced() -> Iterator[None]:
         ):
             yield
     finally:
-        logging.disable(before)
+        logging.Logger.callHandlers = call_handlers  # type: ignore[method-assign]
         for bar in bars:
             bar.disable = False
 
@@ -351,12 +363,26 @@ def format_error(error: BaseException | None) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _finite(gradient: Tensor) -> bool:
-    values = gradient.coalesce().values() if gradient.is_sparse else gradient
-    return bool(torch.isfinite(values).all())
+def _nonfinite(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Those whose gradient has a non-finite element."""
+    if not parameters:
+        return []
+    gradients = [local_part(p.grad) for p in parameters if p.grad is not None]
+    suspects = zip(parameters, gradients, _read_norms(gradients), strict=True)
+    # A norm overflows before its elements do, so only a finite one is proof.
+    return [
+        parameter
+        for parameter, gradient, norm in suspects
+        if not math.isfinite(norm) and not bool(torch.isfinite(_values(gradient)).all())
+    ]
 
 
-def _read_norms(tensors: Sequence[Tensor]) -> list[float]:
+def _values(gradient: Tensor) -> Tensor:
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
+
+
+def _read_norms(gradients: Sequence[Tensor]) -> list[float]:
+    tensors = [_values(gradient) for gradient in gradients]
     first = tensors[0]
     alike = all(t.dtype == torch.float32 and t.device == first.device for t in tensors)
     if alike and all(t.layout is torch.strided and t.numel() for t in tensors):

@@ -84,7 +84,7 @@ def _save_buffers(host: RerunHost) -> Callable[[], None]:
 
 
 def _stateful(host: RerunHost) -> Iterable[Any]:
-    """What the user gave to the guard, and schedules and averages that the guard does not know."""
+    """Objects that the user passed to the guard, and schedules and averages unknown to it."""
     found = {id(item): item for item in host.stateful() if not isinstance(item, GradScaler)}
     for item in find_instances(LRScheduler, AveragedModel):
         # An average belongs to no optimizer; a schedule counts if it is of one of these.

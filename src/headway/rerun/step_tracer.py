@@ -1,8 +1,8 @@
 """Traces steps as they run, so that a bad one has its line without being run again.
 
-`headway check` traces every step, from the beginning of the script on. A guard traces the steps
-after a bad one that could not be explained: most faults come back. The values that the script
-computes stay the same.
+`headway check` traces steps from the beginning of the script on. A guard traces the steps after a
+bad one that could not be explained, because most faults repeat. Tracing does not change the values
+that the script computes.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from torch.optim import Optimizer
 from headway.core.incident_events import TRACED
 from headway.core.numbers import encode_numbers
 from headway.output.notices import logger
-from headway.policy import Policy
-from headway.rerun.bad_step import BadStep, MissedStep, RerunResults, is_bad_input
+from headway.rerun.bad_step import BadStep, is_bad_input
 from headway.rerun.protocol import RerunHost
 from headway.rerun.worker_origins import WorkerOrigins, merge_worker_origin
 from headway.torch_adapters import patching
 from headway.torch_adapters.module_stack import ModuleStack
 from headway.torch_adapters.nonfinite_scan import batch_tensors
+from headway.torch_adapters.optimizer_adapter import notify_before_own_hooks
 from headway.torch_adapters.runtime_state import compiled_code_runs, run_eagerly
 
 if TYPE_CHECKING:
-    from headway.explain.explanation import Origin
+    from headway.explain.explanation import Origin, Trial
     from headway.explain.lasting_trace import LastingTrace, StepFacts
 
 CLOSE_STEPS = 30
@@ -44,11 +44,11 @@ MAX_ARMED = 8
 """How often a guard begins to trace."""
 MAX_BATCHES = 8
 MAX_RESULTS = 16
-"""Bad steps whose origins wait to be asked for: numbers of a device arrive a step late."""
+"""Bad steps whose origins are kept until they are requested: device values arrive a step late."""
 
 
 class StepOrigins(NamedTuple):
-    """Where the bad values of one step come from."""
+    """The origins of the bad values of one step."""
 
     origins: tuple[Origin, ...]
     bad_loss: bool
@@ -56,6 +56,8 @@ class StepOrigins(NamedTuple):
     """The failing rank, if there are several."""
     inputs: Sequence[Any] = ()
     """The batches of the step."""
+    trials: Sequence[Trial] = ()
+    """Remedies that were tried."""
 
 
 class StepTracer:
@@ -89,7 +91,7 @@ class StepTracer:
 
     @property
     def trace(self) -> LastingTrace | None:
-        """The trace in force."""
+        """The active trace."""
         return None if self._session is None else self._session.trace
 
     def trace_every_step(self, running: Callable[[], nn.Module | None]) -> None:
@@ -126,7 +128,7 @@ class StepTracer:
             self._left = 0
 
     def stop(self) -> None:
-        """Trace no more."""
+        """Stop tracing."""
         session, self._session = self._session, None
         if session is not None:
             session.stop()
@@ -143,10 +145,11 @@ class StepTracer:
         if self._session is not None and not self._batches:
             self.batch_drawn([item.detach() for item in batch_tensors(args)])
 
-    def step_comes(self, *, closure: bool) -> None:
-        """An optimizer is about to step; its own ops are not traced, unlike those of a closure."""
+    def step_comes(self, optimizer: Optimizer, *, closure: bool) -> None:
+        """An optimizer is about to step; its own ops are not traced, unlike those of a closure and
+        of the user's hooks after the update."""
         if self._session is not None and not closure:
-            self._session.pause(self._every_step)
+            self._session.pause(self._every_step, optimizer)
 
     def step_over(self, host: RerunHost) -> None:
         """An optimizer has stepped, or its step was skipped."""
@@ -169,6 +172,22 @@ class StepTracer:
         if not self._every_step and host.step >= self._until:
             self.stop()
 
+    def current_origins(self) -> StepOrigins | None:
+        """Where the bad values of the step that has just been made come from."""
+        return None if self._session is None else self._session.find_origins()
+
+    def pass_over(self, number: int) -> StepOrigins | None:
+        """A backward pass of a script without an optimizer has ended: where its bad values come
+        from; None: there are none, or it was not traced."""
+        if self._session is None or self._session.trace.resting:
+            return None
+        found = self._session.find_origins()
+        self._session.trace.next_step()
+        self._batches = self._batches[len(self._batches) - self._fresh_batches :]
+        if number >= CLOSE_STEPS:
+            self._session.trace.rest()
+        return found
+
     def record_unused(self, host: RerunHost) -> None:
         """Record the origin in a step that is not bad: it may explain a later finding."""
         found = self._results.get(host.step)
@@ -185,17 +204,17 @@ class StepTracer:
         """The origins of a bad step; with several ranks, those of the failing one. Every rank must
         call this."""
         own = self._results.pop(step, None)
-        if not self._traced_last:  # the same on all ranks: nobody asks
+        if not self._traced_last:  # the same on all ranks: no vote is needed
             return None
         if host.agreement.count > 1 and step != host.step:
-            # The step is known to be bad only later, on a device. Until then a guard may have
-            # switched itself off, which the others hear later still: nobody may wait for it.
+            # On a device, a bad step is known only later. Until then a guard may have switched
+            # itself off, which the others learn even later: no rank may wait for it.
             return own._replace(rank=host.agreement.rank) if own and own.bad_loss else None
         traces = host.agreement.gather(None if own is None else (own.origins, own.bad_loss))
         if len(traces) == 1:
             return own
         known = {rank: found for rank, found in enumerate(traces) if found is not None}
-        # A collective fills memory unseen, so a rank may find an origin that is another's.
+        # The trace does not see what a collective writes, so the origin may be on another rank.
         certain = [rank for rank, (_, bad) in known.items() if bad] or list(known)
         if not certain:
             return None
@@ -235,60 +254,21 @@ class StepTracer:
         self._fresh_batches = 0
 
 
-def record_origins(host: RerunHost, step: int, origins: Sequence[Origin]) -> None:
+def record_origins(
+    host: RerunHost, step: int, origins: Sequence[Origin], trials: Sequence[Trial] = ()
+) -> None:
     """Record origins that a step shows though its update was not skipped."""
     wording = importlib.import_module("headway.explain.explanation")
     explanation = wording.add_sentences(
-        wording.Explanation(step, "nonfinite", "deterministic", origins=tuple(origins))
+        wording.Explanation(
+            step, "nonfinite", "deterministic", origins=tuple(origins), trials=tuple(trials)
+        )
     )
     host.record_event(step, TRACED, encode_numbers(explanation.to_dict()))
 
 
-class UnexplainedSteps:
-    """Bad steps that are not run again: a trace explains them, their own or that of a later one."""
-
-    def __init__(self, host: RerunHost, policy: Policy, results: RerunResults) -> None:
-        self._host = host
-        self._wanted = policy.replay and policy.replays > 0
-        self._results = results
-        self.tracer = StepTracer()
-        self.first: MissedStep | None = None
-        """The first one that no trace has explained yet."""
-
-    def use_trace(self, missed: MissedStep, pending: bool) -> None:
-        """A step was bad; `pending`: it is run again first, if it can be. Every rank calls this."""
-        traced = self.tracer.collect(self._host, missed.step)
-        if pending:
-            if traced is not None:
-                self._results.traced[missed.step] = traced
-        elif traced is not None:
-            first, self.first = self.first or missed, None
-            self._results.report_traced(first, traced, missed.step)
-        elif not missed.lost:
-            self._trace_on(missed)
-
-    def add(self, missed: MissedStep) -> None:
-        """A step could not be run again."""
-        if missed.step in self._results.traced:
-            self._results.report_missed(missed)
-        else:
-            self._trace_on(missed)
-
-    def report(self) -> None:
-        """No later step has explained it."""
-        first, self.first = self.first, None
-        self._results.report_missed(first)
-
-    def _trace_on(self, missed: MissedStep) -> None:
-        """The steps that follow may show its line."""
-        self.first = self.first or missed
-        meets = self._host.agreement.can_meet  # a trace is exchanged between the ranks
-        if not (self._wanted and meets and self.tracer.arm(self._host)):
-            self.report()
-
-
 class _TraceSession:
-    """A trace that is in force, and what it listens to."""
+    """An active trace, and the events it listens to."""
 
     def __init__(
         self,
@@ -310,8 +290,12 @@ class _TraceSession:
         self._autocast = patching.call_after(autocast, "__enter__", self._autocast_entered)
         self._autocast.__enter__()
         self._workers = WorkerOrigins(self.trace)
+        self._hooked: dict[int, Callable[[], None]] = {}
+        """Optimizers whose own hooks are announced, and how to end that."""
 
     def stop(self) -> None:
+        for undo in self._hooked.values():
+            undo()
         self._workers.close()
         self._autocast.__exit__(None, None, None)
         patching.remove_listener(self)
@@ -320,12 +304,21 @@ class _TraceSession:
         self.trace.__exit__(None, None, None)
         self._eager.close()
 
-    def pause(self, every_step: bool) -> None:
-        """Trace nothing during the step of an optimizer."""
+    def pause(self, every_step: bool, optimizer: Optimizer) -> None:
+        """Trace nothing during the update of an optimizer."""
+        if not self.trace.resting and id(optimizer) not in self._hooked:
+            undo = notify_before_own_hooks(optimizer, self._updated)
+            if undo is not None:
+                self._hooked[id(optimizer)] = undo
         self.trace.paused = True
         # Some optimizers compile their step: uncompiled, it would round differently.
         if not every_step and self.trace.rest():
             self._eager.close()
+
+    def _updated(self) -> None:
+        """The hooks that the user has registered on an optimizer come next."""
+        if not self.trace.resting:
+            self.trace.paused = False
 
     def go_on(self) -> None:
         """The step is over."""
@@ -337,6 +330,8 @@ class _TraceSession:
     def find_origins(self) -> StepOrigins | None:
         """Where the bad values of the step that ends now come from; None: there are none."""
         trace = self.trace
+        if trace.suspicious and not (trace.ends.losses or trace.ends.gradients):
+            trace.finish_step()  # without backward(): `torch.autograd.grad`
         if trace.suspicious and not (trace.ends.losses or trace.ends.gradients):
             trace.look_at_buffers()
         if not (trace.ends.losses or trace.ends.gradients):

@@ -1,5 +1,5 @@
 """Batches that were drawn and led to no update: a loop may skip a batch whose loss is bad, but its
-forward pass has filled the statistics of batch normalisation.
+forward pass has changed the statistics of batch normalisation.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from headway.torch_adapters.loaders.batch_fetching import BatchRecipe
 
 MAX_KEPT = 32
 MAX_FETCHED = 8
-"""Batches that are fetched again."""
+"""Maximum number of batches that are fetched again."""
 
 
 class UnusedBatches:
-    """Where such batches came from, since buffers were last seen to be finite."""
+    """The origins of such batches, since buffers were last known to be finite."""
 
     def __init__(self) -> None:
         self._kept: deque[tuple[BatchOrigin, BatchRecipe]] = deque(maxlen=MAX_KEPT)
@@ -42,7 +42,7 @@ class UnusedBatches:
         alike = [one for one in kept if latest is not None and one[0].loader is latest.loader]
         for origin, recipe in alike[:MAX_FETCHED]:
             data_again = importlib.import_module("headway.rerun.data_again")
-            made = data_again.find_bad_sample(recipe, origin.indices)
+            made, trials = data_again.explain_bad_sample(recipe, origin.indices)
             if made is not None:
-                record_origins(host, step, (made,))
+                record_origins(host, step, (made,), trials)
                 return

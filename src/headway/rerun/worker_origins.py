@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from headway.explain.lasting_trace import LastingTrace
 
 MAX_RECORDS = 200
-"""Records of one worker: a data set may be bad as a whole."""
+"""Maximum number of records of one worker: all samples of a data set may be bad."""
 
 
 class WorkerOrigins:
-    """Both ends of the way from the workers to the training process."""
+    """Sends origins from the workers to the training process, and reads them there."""
 
     def __init__(self, trace: LastingTrace) -> None:
         self._trace = trace
@@ -90,7 +90,7 @@ def merge_worker_origin(origin: Origin, made: Origin) -> Origin:
 
 
 def bad_value_marks(batch: Any) -> Iterator[str]:
-    """A mark for each tensor of a batch that is bad."""
+    """A fingerprint of each bad tensor of a batch."""
     for tensor in batch_tensors(batch):
         if tensor.is_floating_point():
             bad = (~tensor.isfinite()).flatten()

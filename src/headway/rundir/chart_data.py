@@ -20,11 +20,12 @@ from headway.core.signals import GPU_SIGNALS, HOST_SIGNALS, family
 from headway.rundir.derived_series import derive_columns, derive_values
 from headway.rundir.downsample import BUCKETS, Downsampler, Floats, Ints
 from headway.rundir.heat_map import CELLS, HeatMap, HeatSampler, cut_heat_map
+from headway.rundir.rank_machines import MachineSeries, cut_machines
 from headway.rundir.step_columns import StepColumns, TensorColumns
 from headway.rundir.timeline import MAX_X, AxisJump, Timeline, find_offset
 
 MAX_SERIES = 64
-"""Users name components and metrics, so their number must be bounded."""
+"""Maximum number of series: users name components and metrics, so their number is not bounded."""
 MAX_MARKS = 400
 """Events kept from the start, and as many from the end."""
 MAX_INCIDENTS = 20
@@ -55,7 +56,7 @@ SETUPS = ("precision", "optimizer")
 """Set-up facts that describe the run."""
 STEP_TIME, SAMPLES, TOKENS = "step_time_s", "samples_per_s", "tokens_per_s"
 COUNTED = (("samples", SAMPLES), ("tokens", TOKENS))
-"""What is added up over the steps, and the signal with its number per second."""
+"""Quantities that are summed over the steps, and the signal with the rate of each."""
 CLOCK_POINTS = 200
 """Buckets of another x axis; in between it is interpolated."""
 
@@ -95,10 +96,14 @@ class ChartData:
     """How the run ended, as it recorded itself: `finished`, …; empty while it runs."""
     clocks: dict[str, Downsampler] = field(default_factory=dict)
     """Other x axes, as the value at each x: seconds of training (`time`), `samples`."""
+    ranks: dict[int, MachineSeries] = field(default_factory=dict)
+    """How busy the machine of each other rank is."""
+    hosts: dict[int, str] = field(default_factory=dict)
+    """The host of each rank that has named it."""
     end: int = 0
     series_left_out: int = 0
     progress: float = 1.0
-    """The share of the run that has been read; the rest is a sample."""
+    """The share of the run that has been read; the rest is drawn from a sample."""
 
     @property
     def exact(self) -> bool:
@@ -192,12 +197,12 @@ class ChartBuilder:
             self._coming.append(header)
 
     def apply_pending_headers(self) -> None:
-        """Apply all expected headers: what comes next comes after them."""
+        """Apply all expected headers: later records follow them."""
         while self._coming:
             self._take_header(self._coming.popleft())
 
     def _run_clocks(self, rows: StepColumns, x: Ints) -> None:
-        """Add up the time, the samples and the tokens of the steps."""
+        """Sum the time, the samples and the tokens of the steps."""
         if STEP_TIME not in rows.values:
             return
         at, seconds = rows.values[STEP_TIME]
@@ -217,27 +222,30 @@ class ChartBuilder:
             self._data.clocks.setdefault(name, Downsampler(CLOCK_POINTS)).add(x, so_far)
 
     def _clock(self, name: str, x: Ints, spent: Floats) -> None:
-        sound = (x >= 0) & np.isfinite(spent) & (spent >= 0)
-        if not sound.any():
+        valid = (x >= 0) & np.isfinite(spent) & (spent >= 0)
+        if not valid.any():
             return
-        so_far = self._spent.get(name, 0.0) + np.cumsum(spent[sound])
+        so_far = self._spent.get(name, 0.0) + np.cumsum(spent[valid])
         if np.isfinite(so_far[-1]):
             self._spent[name] = float(so_far[-1])
             clock = self._data.clocks.setdefault(name, Downsampler(CLOCK_POINTS))
-            clock.extend(x[sound], so_far)
+            clock.extend(x[valid], so_far)
 
-    def data(self) -> ChartData:
-        """The chart data so far."""
+    def data(self, *, maps: bool = True) -> ChartData:
+        """The chart data so far, with heat maps or without."""
         data = self._data
         data.marks = [*self._first, *self._last]
         data.marks_left_out = self._marks - len(data.marks)
         data.jumps, data.end = self._timeline.jumps, self._timeline.end
         data.series_left_out = len(self._refused)
+        data.maps = self._pictures() if maps else {}
+        return data
+
+    def _pictures(self) -> dict[str, HeatMap]:
         pictures = {name: self._maps[name].picture() for name in MAPS if name in self._maps}
         if MAPS[0] in self._maps:
             pictures[NONFINITE_SHARE] = self._maps[MAPS[0]].nonfinite_shares()
-        data.maps = {name: drawn for name, drawn in pictures.items() if drawn is not None}
-        return data
+        return {name: drawn for name, drawn in pictures.items() if drawn is not None}
 
     def _of_another_rank(self, record: Header | StepRecord) -> bool:
         """Ranks of one training write the same steps, so only one of them is drawn."""
@@ -281,7 +289,7 @@ class ChartBuilder:
                 self._map(name).add(x, column.values, column.index)
 
     def _series(self, name: str) -> Downsampler | None:
-        """A series for a name that has not been seen; None for what is not drawn."""
+        """A series for a new name; None if it is not drawn."""
         prefix, slash, _ = name.partition("/")
         if family(name) not in CHARTED_SIGNALS and not (slash and prefix in USER_NAMED_FAMILIES):
             return None
@@ -369,6 +377,7 @@ def cut_window(data: ChartData, begin: int, end: int, points: int) -> ChartData:
         data,
         series={name: series.narrowed(begin, end, points) for name, series in data.series.items()},
         held=data.held.narrowed(begin, end, points),
+        ranks=cut_machines(data.ranks, begin, end),
         marks=[mark for mark in data.marks if begin <= mark.x <= end],
         maps={
             name: cut
@@ -385,6 +394,6 @@ class ChartUpdate:
     cursor: str
     """The cursor for the next call."""
     reset: bool
-    """The caller's data is outdated: ask for a window."""
+    """Whether the caller's data is outdated, so that it must request a window."""
     data: ChartData | None = None
-    """Only what is new; None if nothing is."""
+    """The new data; None if there is none."""

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 # and count of each bucket are kept, too: a smoothed curve follows the mean, not the extremes.
 
 BUCKETS = 1500
-"""More than a chart has pixels."""
+"""Number of buckets; more than a chart has pixels."""
 MEANS = 500
-"""Means from which a smoothed curve is drawn."""
+"""Number of means from which a smoothed curve is drawn."""
 POINTS_PER_FOLD = 1 << 14
 """Points buffered before they are folded."""
 KINDS = ("NaN", "Infinity", "-Infinity")

@@ -1,7 +1,7 @@
 """The heartbeat of a process that trains: its last step and phase, readable after it was killed.
 
 Each rank maps one page of `heartbeat.rank<R>.bin` into memory. Writing to the map needs no system
-call, and the kernel keeps the page when the process vanishes, however it does.
+call, and the kernel keeps the page when the process ends, in whatever way.
 
     writer = HeartbeatWriter.open(run_dir, rank=0, segment=0)
     writer.beat(steps)                      an optimizer steps: 0.3 µs
@@ -104,7 +104,7 @@ class HeartbeatWriter:
             page[_SLOT_AT] = self._slot
 
     def signalled(self) -> None:
-        """A signal has arrived that ends the run: whoever supervises it need not pass it on."""
+        """A signal that ends the run has arrived, so the supervisor need not pass it on."""
         if self._page is not None:
             self._page[_SIGNALS_AT] = (self._page[_SIGNALS_AT] + 1) & 0xFF
 
@@ -206,7 +206,7 @@ def heartbeat_ranks(run_dir: Path) -> list[int]:
 
 
 def describe_process(pid: int) -> dict[str, Any]:
-    """Identifies a process, so that another one that got its number later is not taken for it."""
+    """Identifies a process, so that a later process with the same id is not mistaken for it."""
     return {"host": socket.gethostname(), "started": start_ticks(pid)}
 
 

@@ -25,6 +25,8 @@ MAX_HEAT_ROWS = 400
 """Maximum number of rows."""
 MAX_TENSORS = 4096
 """Maximum number of tensors that are kept separately."""
+FIRST_CELLS = 64
+"""Cells with memory before they are needed."""
 STEPS_PER_FOLD = 256
 """Steps buffered before they are folded."""
 
@@ -56,10 +58,10 @@ class HeatSampler:
         self._rows: dict[str, int] = {}
         self._place: NDArray[np.int64] = np.empty(0, np.int64)
         """The row of each position on the axis; −1 for none."""
-        self._largest: NDArray[np.float64] = np.full((0, cells), -1.0)
-        """−1 for no value yet."""
-        self._bad: NDArray[np.int32] = np.zeros((0, cells), np.int32)
-        self._seen: NDArray[np.int32] = np.zeros((0, cells), np.int32)
+        self._largest: NDArray[np.float64] = np.full((0, FIRST_CELLS), -1.0)
+        """−1 for no value yet. It grows to `cells` columns as they are needed."""
+        self._bad: NDArray[np.int32] = np.zeros((0, FIRST_CELLS), np.int32)
+        self._seen: NDArray[np.int32] = np.zeros((0, FIRST_CELLS), np.int32)
         """Values that are not finite, and all of them."""
         self._origin: int | None = None
         self._end = 0
@@ -68,7 +70,7 @@ class HeatSampler:
         self._at: NDArray[np.int64] | None = None
         """The positions of the buffered values; None for all, in order."""
         self._made: dict[tuple[str, int], HeatMap | None] = {}
-        """Maps since the last value: a page that zooms asks again and again."""
+        """Cache of the maps since the last value: a page that zooms requests them repeatedly."""
 
     def axis(self, names: Sequence[str]) -> None:
         """Set the names along the axis for the steps that follow."""
@@ -83,10 +85,7 @@ class HeatSampler:
         self._place = np.asarray([self._rows.get(name, -1) for name in names], np.int64)
         more = len(self._rows) - len(self._largest)
         if more > 0:
-            self._largest = np.vstack([self._largest, np.full((more, self._cells), -1.0)])
-            none = np.zeros((more, self._cells), np.int32)
-            self._bad = np.vstack([self._bad, none])
-            self._seen = np.vstack([self._seen, none])
+            self._enlarge((more, 0))
 
     def add(self, x: int, values: Sequence[float] | Floats, index: Sequence[int] | None) -> None:
         """Add the values of one step, for all positions or those in `index`."""
@@ -187,22 +186,36 @@ class HeatSampler:
     def _cell(self, x: int) -> int:
         if self._origin is None:
             self._origin = x
+        times = 1
+        while (x - self._origin) // (self._width * times) >= self._cells:
+            times *= 2
+        if times > 1:
+            self._widen(times)
         self._end = max(self._end, x)
-        while (x - self._origin) // self._width >= self._cells:
-            self._halve()
-        return max((x - self._origin) // self._width, 0)
+        cell = max((x - self._origin) // self._width, 0)
+        room = self._largest.shape[1]
+        if cell >= room:
+            self._enlarge((0, min(max(cell + 1, 2 * room), self._cells) - room))
+        return cell
 
-    def _halve(self) -> None:
-        """Double the width of the cells."""
-        self._width *= 2
-        half = -(-self._cells // 2)
-        for pairs, fold, empty in (
+    def _enlarge(self, by: tuple[int, int]) -> None:
+        """Add so many rows and columns without values."""
+        wider = ((0, by[0]), (0, by[1]))
+        self._largest = np.pad(self._largest, wider, constant_values=-1.0)
+        self._bad, self._seen = np.pad(self._bad, wider), np.pad(self._seen, wider)
+
+    def _widen(self, times: int) -> None:
+        """Make the cells wider by a power of two."""
+        used = (self._end - (self._origin or 0)) // self._width + 1
+        self._width *= times
+        groups = np.arange(0, used, times)
+        for cells, fold, empty in (
             (self._largest, np.maximum, -1.0),
             (self._bad, np.add, 0),
             (self._seen, np.add, 0),
         ):
-            pairs[:, :half] = fold.reduceat(pairs, np.arange(0, self._cells, 2), axis=1)
-            pairs[:, half:] = empty
+            cells[:, : len(groups)] = fold.reduceat(cells[:, :used], groups, axis=1)
+            cells[:, len(groups) : used] = empty
 
 
 def _name_row(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Which layer changed first before a step went bad, from the heat map of the gradient norms."""
+"""Finds the layer that changed first before a bad step, from the heat map of the gradient norms."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def find_first_change(picture: HeatMap, x: int) -> LayerChange | None:
 
 
 def _last_change(logs: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[int, float] | None:
-    """For how many values until the end a row was off its level, and how far at the end."""
+    """Number of values at the end for which a row was off its level, and how far it is off last."""
     usual = float(np.median(logs))
     spread = 1.4826 * float(np.median(np.abs(logs - usual)))
     off = np.abs(logs - usual) > max(LEAST_CHANGE, SPREADS * spread)

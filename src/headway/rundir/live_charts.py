@@ -1,10 +1,10 @@
 """Charts of a run directory that may be huge and may still grow.
 
     charts = LiveCharts(RunDir(path))      opens nothing yet
-    while charts.read(seconds=0.05): …     reads on; True if there is more to read at once
-    charts.progress                        0 … 1, of what is there
-    charts.window(first, last, points)     what to draw of a part of the axis: a `ChartData`
-    charts.since(cursor)                   what is new since an earlier answer: a `ChartUpdate`
+    while charts.read(seconds=0.05): …     continues reading; True if there is more to read
+    charts.progress                        0 … 1, the share of the file that was read
+    charts.window(first, last, points)     the data of a part of the axis: a `ChartData`
+    charts.since(cursor)                   the data since an earlier answer: a `ChartUpdate`
 
 Each signal is kept as the minimum and maximum of some thousand buckets, plus every NaN and Inf, so
 memory does not grow with the run. Where a window needs more detail, the file is read again at that
@@ -13,10 +13,10 @@ place, which a sparse index finds.
 Before a run has been read, it is drawn from lines at some hundred places of its file (`data.exact`
 is False, `data.progress` below 1). The exact chart then replaces the sample from left to right.
 
-Nothing in the files is an error: a half-written line waits, a line that is no record is skipped,
-and if a file is truncated or replaced everything restarts and `since` says so. `first` and `last`
-are positions on the axis of the charts (see `timeline.py` for runs that go back). All methods are
-thread-safe.
+No content of the files is an error: a half-written line is read later, a line that is not a record
+is skipped, and if a file is truncated or replaced everything restarts and `since` says so. `first`
+and `last` are positions on the axis of the charts (see `timeline.py` for runs that go back). All
+methods are thread-safe.
 """
 
 from __future__ import annotations
@@ -39,9 +39,16 @@ from headway.errors import UnreadableInput
 from headway.rundir.chart_data import ChartBuilder, ChartData, ChartUpdate, clamp_window, cut_window
 from headway.rundir.downsample import BUCKETS, Ints, join_series
 from headway.rundir.heat_map import CELLS
+from headway.rundir.rank_machines import RankMachines
 from headway.rundir.run_files import FileTail, LineBlock, lines_between, sample_lines
 from headway.rundir.run_reader import RunDir
-from headway.rundir.step_columns import SEQ_BITS, StepColumnReader, StepColumns, decode_steps
+from headway.rundir.step_columns import (
+    SEQ_BITS,
+    StepColumnReader,
+    StepColumns,
+    decode_steps,
+    has_numbers,
+)
 from headway.rundir.timeline import StepIndex, find_offsets
 
 STORED_BUCKETS = 16_384
@@ -51,7 +58,7 @@ STORED_CELLS = 1024
 MAX_COARSENESS = 3
 """A window is read again if its buckets are more than this many times too wide."""
 SKETCH_PLACES, SKETCH_BYTES = 256, 1 << 11
-"""Places, and bytes at each, from which an unread run is drawn."""
+"""Number of places, and of bytes at each, from which an unread run is drawn."""
 CLOSE_ROWS = 200_000
 """A window with more steps is not read again."""
 FEW_CELLS, MAP_ROWS = 40, 30_000
@@ -83,7 +90,7 @@ class LiveCharts:
         self._buckets = buckets
         self._cells = STORED_CELLS if buckets > BUCKETS else CELLS
         self._lock = RLock()
-        self._born = os.urandom(6).hex()
+        self._id = os.urandom(6).hex()
         self._begin()
 
     @property
@@ -106,8 +113,8 @@ class LiveCharts:
         """The largest x so far."""
         return self._builder.axis.end
 
-    def read(self, seconds: float = 0.05) -> bool:
-        """Read for about `seconds`; whether there is more to read at once."""
+    def read(self, seconds: float = 0.05, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Read for about `seconds`, or until `stop`; whether there is more to read at once."""
         until = time.monotonic() + seconds
         while True:
             with self._lock:
@@ -115,31 +122,40 @@ class LiveCharts:
                 self._looked = True
                 more = self._read_events()
                 more = self._read_steps() or more
+                if not more and self._header is not None and self._header.world_size > 1:
+                    more = self._machines.read(self._builder.axis.jumps)
                 self._idle = not more
-            if not more or time.monotonic() >= until:
+            if not more or time.monotonic() >= until or stop():
                 return more
 
     def window(
-        self, first: int | None = None, last: int | None = None, points: int = BUCKETS
+        self,
+        first: int | None = None,
+        last: int | None = None,
+        points: int = BUCKETS,
+        *,
+        maps: bool = True,
     ) -> ChartData:
         """The charts from `first` to `last`, both included; None stands for an end of the run.
 
-        `points` is the number of buckets across the window, with at most two points each.
+        `points` is the number of buckets across the window, with at most two points each. Without
+        `maps` the heat maps are left out, which takes a fraction of the time.
         """
         points = min(max(points, 2), self._buckets)
         with self._lock:
             if not self._looked:
                 self.read(0.0)
-            exact = self._builder.data()
+            exact = self._builder.data(maps=maps)
             exact.progress = self.progress
+            exact.ranks, exact.hosts = self._machines.series, self._hosts
             if exact.exact:
                 return self._exact(exact, first, last, points)
-            return self._sketched(exact, first, last, points)
+            return self._sketched(exact, first, last, points, maps)
 
     def since(self, cursor: str) -> ChartUpdate:
         """What has been read since an earlier answer."""
         with self._lock:
-            now = f"{self._born}.{self._renewals}.{self._rows_read}.{self._events_read}"
+            now = f"{self._id}.{self._renewals}.{self._rows_read}.{self._events_read}"
             asked = cursor.split(".")
             current = now.split(".")
             if len(asked) != 4 or asked[:2] != current[:2]:
@@ -163,6 +179,8 @@ class LiveCharts:
         self._steps = self.run.tail(f"steps.rank{self.rank}.jsonl")
         self._events: dict[str, tuple[FileTail, int]] = {}
         """File name: its tail, and the rank that wrote it."""
+        self._machines = RankMachines(self.run, self.rank)
+        self._hosts: dict[int, str] = {}
         self._index = StepIndex()
         self._header: Header | None = None
         self._headers: deque[Header] = deque(maxlen=MAX_HEADERS)
@@ -171,7 +189,8 @@ class LiveCharts:
         self._recent: deque[tuple[int, StepColumns, Ints]] = deque()
         """(rows read before, the rows, their x)."""
         self._recent_rows = self._rows_read = self._events_read = 0
-        self._sketch: tuple[int, ChartData] | None = None
+        self._sketch: tuple[int, bool, ChartData] | None = None
+        """The charts of a sample, of which renewal, and whether it has heat maps."""
         self._last_order = (-1, -1)
         self._looked = self._idle = False
         self._renewals = getattr(self, "_renewals", -1) + 1
@@ -208,8 +227,8 @@ class LiveCharts:
         return True
 
     def _remember(self, rows: StepColumns, x: Ints) -> None:
-        slim = replace(rows, tensor_steps=[])
-        self._recent.append((self._rows_read, slim, x))
+        without_tensors = replace(rows, tensor_steps=[])
+        self._recent.append((self._rows_read, without_tensors, x))
         self._rows_read += len(rows)
         self._recent_rows += len(rows)
         while len(self._recent) > 1 and self._recent_rows - len(self._recent[0][1]) >= RECENT_ROWS:
@@ -244,6 +263,7 @@ class LiveCharts:
         except NO_RECORD:
             return
         if isinstance(record, Header):
+            self._hosts[rank] = str(record.facts.get("host", ""))
             if rank == self.rank and record != self._header:
                 self._builder.expect(record)
                 self._headers.append(record)
@@ -311,10 +331,10 @@ class LiveCharts:
             builder.expect(header)
 
     def _sketched(
-        self, exact: ChartData, first: int | None, last: int | None, points: int
+        self, exact: ChartData, first: int | None, last: int | None, points: int, maps: bool
     ) -> ChartData:
         """The exact charts as far as the run was read, then the sample."""
-        sample = self._sample()
+        sample = self._sample(maps)
         end = max(exact.end, sample.end)
         both = replace(exact, end=end)
         begin, until = clamp_window(both, first, last)
@@ -326,24 +346,26 @@ class LiveCharts:
             for name in names
         }
         part.held = join_series(part.held, beyond.held, points)
-        part.maps = {**beyond.maps, **part.maps}
+        part.maps = {**part.maps, **cut_window(sample, begin, until, points).maps}
         part.marks = [*part.marks, *beyond.marks]
         part.jumps = [*exact.jumps, *(jump for jump in sample.jumps if jump.x > exact.end)]
         return part
 
-    def _sample(self) -> ChartData:
+    def _sample(self, maps: bool) -> ChartData:
         """Charts from lines at evenly spaced places of the file."""
-        if self._sketch is None or self._sketch[0] != self._renewals:
+        known = (self._renewals, maps), (self._renewals, True)
+        if self._sketch is None or self._sketch[:2] not in known:
             lines = sample_lines(self._steps.path, SKETCH_PLACES, SKETCH_BYTES, self.run.opener)
             builder = ChartBuilder(self._buckets)
             self._feed_headers(builder)
-            rows = StepColumnReader().read(lines)
+            # A line that is cut off in its columns still has its numbers; any other is lost.
+            rows = StepColumnReader().read([line for line in lines if has_numbers(line)])
             if len(rows):
-                builder.feed_rows(rows)
+                builder.feed_rows(rows if maps else replace(rows, tensor_steps=[]))
             for record in self._pending:
                 builder.feed(record)
-            self._sketch = (self._renewals, builder.data())
-        return self._sketch[1]
+            self._sketch = (self._renewals, maps, builder.data())
+        return self._sketch[2]
 
     def _new(self, rows_before: int, events_before: int) -> ChartData:
         builder = ChartBuilder(RECENT_ROWS)

@@ -32,15 +32,15 @@ _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
 _LINES = re.compile(r"^(?:steps|events)(?:\.rank(\d{1,9}))?\.jsonl$")
 _PARTS = ".parts"
 UPLOAD_SECONDS = 5.0
-"""Seconds between two looks for something to upload."""
+"""Seconds between two checks for new data to upload."""
 PART_SECONDS = 30.0
 """Seconds after which new lines are uploaded even if they are few."""
 PART_BYTES = 1 << 18
 """Bytes of new lines that are uploaded at once."""
 RENEW_SECONDS = 30.0
-"""Seconds between two signs of life in the store's `run.lock`."""
+"""Seconds between two renewals of the store's `run.lock`."""
 STALE_SECONDS = 180.0
-"""Seconds without a sign of life after which a holder on another host counts as dead."""
+"""Seconds without a renewal after which a holder on another host counts as dead."""
 CLOSE_SECONDS = 60.0
 """Seconds that closing a run waits for the store."""
 DCP_INDEX = ".metadata"
@@ -52,7 +52,7 @@ PULLED = ("snapshots", "incidents")
 
 
 def is_url(path: str | os.PathLike[str]) -> TypeGuard[str]:
-    """Whether this names something in a store, not a local file. `Path` drops a slash of `//`."""
+    """Whether this is a URL of a store, not a local file. `Path` drops a slash of `//`."""
     return isinstance(path, str) and _URL.match(path) is not None and not path.startswith("file://")
 
 
@@ -73,7 +73,7 @@ def open_store(url: str) -> tuple[Any, str]:
 
 
 def staging_folder(url: str) -> Path:
-    """Where this host writes a run before it is uploaded: the same for all its ranks."""
+    """The folder in which this host writes a run before it is uploaded, shared by all its ranks."""
     base = os.environ.get("HEADWAY_STAGING")
     user = os.getuid() if hasattr(os, "getuid") else "user"
     folder = Path(base) if base else Path(tempfile.gettempdir()) / f"headway-staging-{user}"
@@ -162,7 +162,7 @@ class RemoteRun(StoredRun):
         self._store, self._root = open_store(self.url)
         self._notify = notify
         local = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID"))
-        self._leads = rank == 0 or local == "0"
+        self._uploads_shared = rank == 0 or local == "0"
         """Whether this rank uploads what all ranks of the host have written together."""
         self._sent: dict[str, Any] = {}
         self._parts: dict[str, int] = {}
@@ -187,7 +187,7 @@ class RemoteRun(StoredRun):
             _download(self._store, self._root, missing, self.folder)
         except (OSError, ValueError) as error:
             raise UnreadableInput(f"cannot read {name} of {self.url}: {error}") from error
-        if self._leads:
+        if self._uploads_shared:
             self._sent.update({at: self._stamp(at) for at in missing})
 
     def names(self, folder: str) -> list[str]:
@@ -216,7 +216,7 @@ class RemoteRun(StoredRun):
                 f"They are in {self.folder}"
             )
 
-    # At the start: what an earlier process has written, so that the run continues.
+    # At the start, download what an earlier process wrote, so that the run continues.
 
     def _pull(self) -> None:
         try:
@@ -224,7 +224,7 @@ class RemoteRun(StoredRun):
             if self.rank == 0:
                 self._check_lock(names)
             if not names and self.folder.exists():
-                # The store has nothing of the run whose files are here: another run begins.
+                # The store has no files of the run in the local folder: a new run begins.
                 self._set_aside()
             self.folder.mkdir(parents=True, exist_ok=True)
             lines: dict[str, int] = {}
@@ -247,8 +247,8 @@ class RemoteRun(StoredRun):
         self._sent.update({name: self._stamp(name) for name in wanted if _PARTS not in name})
 
     def _set_aside(self) -> None:
-        """Move away what an earlier run has left here. Other ranks of this host may be starting,
-        so each moves what it writes itself."""
+        """Move the local files of an earlier run away. Other ranks of this host may be starting,
+        so each rank moves only the files that it writes itself."""
         aside = self.folder.with_name(f"{self.folder.name}.{time.time_ns()}")
         if os.environ.get("WORLD_SIZE", "1") == "1":
             self.folder.rename(aside)
@@ -336,7 +336,7 @@ class RemoteRun(StoredRun):
         self._sent[name] = stamp
 
     def _remove(self, name: str) -> None:
-        """Remove what is no longer here; of a snapshot also the parts that other hosts uploaded."""
+        """Remove a file that was removed locally; of a snapshot also the parts of other hosts."""
         with suppress(FileNotFoundError):
             self._store.rm_file(f"{self._root}/{name}")
             home, _, file = name.rpartition("/")
@@ -389,7 +389,7 @@ class RemoteRun(StoredRun):
         match = _LINES.match(name)
         if match:
             return int(match[1] or 0) == self.rank
-        return self._leads
+        return self._uploads_shared
 
     def _stamp(self, name: str) -> tuple[int, int]:
         try:

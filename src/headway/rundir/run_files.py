@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -19,10 +21,23 @@ Opener = Callable[[Path], BinaryIO]
 
 
 def open_regular_file(path: Path) -> BinaryIO:
-    """Open a regular file. A pipe in its place would never end, so it raises FileNotFoundError."""
+    """Open a regular file. Raises FileNotFoundError for a pipe, which might never end."""
     if not path.is_file():
         raise FileNotFoundError(path)
     return open(path, "rb")
+
+
+_between = threading.local()
+
+
+@contextmanager
+def pausing(pause: Callable[[], object]) -> Iterator[None]:
+    """Call `pause` before every part of a file that this thread reads, so that it can give way."""
+    _between.pause = pause
+    try:
+        yield
+    finally:
+        del _between.pause
 
 
 # Whole lines only: the last line may be half written and is left for the next read. A line longer
@@ -62,7 +77,7 @@ class FileTail:
     size: int = 0
     """Size of the file at the last read."""
     renewed: int = 0
-    """How often the file was replaced or truncated; what was read before is void."""
+    """How often the file was replaced or truncated; data read before is then invalid."""
     _known: tuple[int, int, bytes] | None = field(default=None, repr=False)
     _inside: bool = field(default=False, repr=False)
     """Whether `place` is inside a line that is too long."""
@@ -71,6 +86,9 @@ class FileTail:
 
     def read(self, most: int = AT_ONCE) -> LineBlock | None:
         """The next whole lines; None if there are none yet."""
+        pause = getattr(_between, "pause", None)
+        if pause is not None:
+            pause()
         try:
             # Most reads find nothing new, which a stat shows without opening the file.
             if self._quiet is not None and _stamp(os.stat(self.path)) == self._quiet:

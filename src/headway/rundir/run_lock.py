@@ -44,7 +44,7 @@ class LockHolder:
 
     @classmethod
     def parse(cls, content: bytes) -> LockHolder | None:
-        """The holder named in a lock file; None where it names none."""
+        """The holder named in a lock file; None if it names none."""
         try:
             data = json.loads(content)
             return cls(
@@ -131,7 +131,7 @@ class RunLock:
         return cls(path, descriptor, doubt)
 
     def release(self) -> None:
-        """Give the directory back when its last user has."""
+        """Release the directory when its last user has released it."""
         self._users -= 1
         if self._users > 0 or self._pid != os.getpid():  # a forked child holds nothing
             return

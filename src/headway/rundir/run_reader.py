@@ -4,8 +4,8 @@
     run.records()     every record of all ranks, in order; for a run that has ended
     run.follow()      the records since the last call; for a run that may still be training
 
-A killed run leaves a torn last line, and a disk may damage others: a line that is no record, or is
-out of order, is counted in `torn` and skipped. Memory stays bounded, however long the run is.
+A killed run leaves a torn last line, and a disk may damage others: a line that is not a record, or
+is out of order, is counted in `torn` and skipped. Memory is bounded for runs of any length.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _FollowedFile:
         self.size_at_gap = 0
         """Size of the file when a gap was first seen."""
         self.passed = 0
-        """Gaps before this offset are not waited for any more."""
+        """The reader no longer waits for records missing before this offset."""
         self._parser = _RecordParser()
         self._renewed = 0
 
@@ -308,7 +308,7 @@ class RunDir:
         self._exhausted = self._sizes()
 
     def follow(self) -> Iterator[Record]:
-        """The records since the last call, the header first. May be left at any record."""
+        """The records since the last call, the header first. The caller may stop at any record."""
         if self._header is None:
             self._header = self.header()
             if self._header is None:

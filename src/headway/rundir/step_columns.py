@@ -152,6 +152,11 @@ class StepColumnReader:
         return rows.kept(keep)
 
 
+def has_numbers(line: bytes) -> bool:
+    """Whether a line that may be cut off contains all numbers of its step but those of tensors."""
+    return line.endswith(b"}") or _COLUMNS in line
+
+
 def decode_steps(lines: Sequence[bytes]) -> StepColumns:
     """The steps in some lines, in their order."""
     full = [line for line in lines if line and not line.isspace()]
@@ -186,8 +191,8 @@ def _parse_json(line: bytes) -> Any:
 
 
 def _rows(found: list[Any], full: Sequence[bytes], columns: Sequence[int]) -> StepColumns:
-    sound = _is_valid(found, full, set(columns))
-    where = np.flatnonzero(sound).astype(np.int64)
+    valid = _is_valid(found, full, set(columns))
+    where = np.flatnonzero(valid).astype(np.int64)
     steps = found if len(where) == len(found) else [found[at] for at in where.tolist()]
     count = len(steps)
     rows = StepColumns(
@@ -198,8 +203,8 @@ def _rows(found: list[Any], full: Sequence[bytes], columns: Sequence[int]) -> St
         lines=where,
         left_out=len(full) - count,
     )
-    row_of = np.cumsum(sound) - 1
-    rows.tensor_steps = [TensorColumns(int(row_of[at]), full[at]) for at in columns if sound[at]]
+    row_of = np.cumsum(valid) - 1
+    rows.tensor_steps = [TensorColumns(int(row_of[at]), full[at]) for at in columns if valid[at]]
     good = _fill(rows, [step["v"] for step in steps])
     rows.left_out += int(np.count_nonzero(~good))
     return rows.kept(good)
@@ -209,13 +214,13 @@ def _is_valid(found: list[Any], full: Sequence[bytes], cut: set[int]) -> NDArray
     """Which of the items are steps, by their counts and shape."""
     if _are_all_valid(found):
         return np.ones(len(found), bool)
-    sound = np.zeros(len(found), bool)
+    valid = np.zeros(len(found), bool)
     for at, item in enumerate(found):
-        sound[at] = _are_all_valid([item])
-        if at in cut and not sound[at]:  # cut at the wrong place: its keys are in another order
+        valid[at] = _are_all_valid([item])
+        if at in cut and not valid[at]:  # cut at the wrong place: its keys are in another order
             found[at] = _parse_json(full[at])
-            sound[at] = _are_all_valid([found[at]])
-    return sound
+            valid[at] = _are_all_valid([found[at]])
+    return valid
 
 
 def _are_all_valid(items: list[Any]) -> bool:

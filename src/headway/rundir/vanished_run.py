@@ -1,4 +1,4 @@
-"""Describes a process that vanished: its heartbeat stopped, and it recorded no end.
+"""Describes a process that ended without recording its end: its heartbeat stopped.
 
 The supervisor of `headway run` writes this as an event. Without one, the reader of the run
 directory adds the same event from the heartbeat and the stack that faulthandler left.
@@ -21,8 +21,8 @@ from headway.rundir.heartbeat import Heartbeat, heartbeat_ranks, read_heartbeat
 from headway.rundir.run_files import Opener, open_regular_file
 
 STALE_SECONDS = 1800.0
-"""Silence after which a process on another computer counts as gone. A page of a network file
-system may reach the disk late."""
+"""Seconds without a heartbeat after which a process on another computer counts as ended. A page of
+a network file system may reach the disk late."""
 LONGEST_STACK = 1 << 18
 MAX_FRAMES = 40
 INTERRUPTING = tuple(

@@ -126,7 +126,7 @@ class RunDirWriter:
         self._attempt(self._write_lines)
 
     def close(self) -> None:
-        """Write everything, and let another process record into the directory."""
+        """Write everything, and release the directory for another process."""
         self.flush()
         self._release()
         if self.remote is not None:

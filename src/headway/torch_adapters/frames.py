@@ -80,9 +80,13 @@ def name_file(file: str) -> str:
 def find_user_location(frames: Iterable[Location]) -> Location | None:
     """Of a stack, innermost first: the user's line; a framework's where there is none."""
     foreign: Location | None = None
-    for frame in frames:
+    stack = list(frames)
+    for at, frame in enumerate(stack):
         if is_internal_file(frame.file):
             continue
+        callers = stack[at + 1 : at + 2]
+        if frame.file == "<string>" and callers and is_internal_file(callers[0].file):
+            continue  # generated code: the `__init__` of a dataclass
         if not is_installed_file(frame.file):
             return frame
         foreign = foreign or frame

@@ -188,6 +188,8 @@ class ForwardRun:
     inputs: list[Tensor]
     carries: bool = False
     """Whether the model has put something away for its next forward."""
+    loss: Tensor | None = None
+    """The only number among what it returned."""
 
 
 class ModelCopy:
@@ -244,7 +246,9 @@ class ModelCopy:
             ) from error
         outputs = [tensor.detach() for tensor in _float_outputs(output)]
         ops = [] if watcher is None else watcher.ops
-        return ForwardRun(outputs, ops, inputs, carries=_changed(before, _states(model)))
+        numbers = [t.detach() for _, t in find_tensors(output) if not t.ndim]
+        loss = numbers[0] if len(numbers) == 1 and numbers[0].is_floating_point() else None
+        return ForwardRun(outputs, ops, inputs, _changed(before, _states(model)), loss)
 
 
 class _OpTracer(TorchFunctionMode):

@@ -34,6 +34,13 @@ no_dispatch_modes: Callable[[], AbstractContextManager[Any]] = private_part(
 )
 """A context manager: no dispatch mode is in force."""
 
+no_python_dispatch: Callable[[], AbstractContextManager[Any]] = private_part(
+    "torch._C._DisableTorchDispatch",
+    no_dispatch_modes,
+    without="dispatch modes are taken off one by one, which takes longer than a small op",
+)
+"""The same in a fiftieth of the time, for plain tensors: tensor subclasses do not work in it."""
+
 no_autocast: Callable[[], AbstractContextManager[Any]] = private_part(
     "torch._C._DisableAutocast",
     autocast_off,
@@ -81,7 +88,7 @@ else:
 
 class UncompiledDispatchMode(TorchDispatchMode):
     """A dispatch mode whose handler is called directly, for code that no compiler sees: torch wraps
-    other handlers, which takes as long as a small op."""
+    other handlers, which takes as long as a small op. Compiled code must be off meanwhile."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -245,7 +252,7 @@ UNDECLARED_WRITES = ("running_mean", "running_var")
 """What batch normalisation changes without saying so in its schema."""
 
 
-class WriteUndo(TorchDispatchMode):
+class WriteUndo(UncompiledDispatchMode):
     """Copies memory older than a pass before the pass writes to it; `put_back` restores it."""
 
     supports_higher_order_operators = True
@@ -264,20 +271,17 @@ class WriteUndo(TorchDispatchMode):
 
     def _look_and_run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         facts = read_schema(func)
-        given = list(tensor_arguments(facts, args, kwargs))
         mutated = facts.mutated or (UNDECLARED_WRITES if facts.aten.endswith("batch_norm") else ())
         if mutated and not facts.collective:
-            for name, tensor in given:
+            for name, tensor in tensor_arguments(facts, args, kwargs):
                 if name.partition("[")[0] in mutated:
                     self._keep(plain_tensor(tensor))
         result = func(*args, **kwargs)
         if not (facts.mutated or facts.view or facts.constant):
-            old = {
-                storage_address(own)
-                for _, tensor in given
-                if (own := plain_tensor(tensor)) is not None
-            }
-            self._young.update({storage_address(tensor) for tensor in _tensors(result)} - old)
+            made = {storage_address(tensor) for tensor in _tensors(result)} - self._young
+            if made:  # not every schema declares that a result is an argument
+                given = (plain_tensor(item) for _, item in tensor_arguments(facts, args, kwargs))
+                self._young |= made - {storage_address(own) for own in given if own is not None}
         return result
 
     @torch.no_grad()

@@ -25,6 +25,38 @@ def is_torchs_own(optimizer: Any) -> bool:
     return module.partition(".")[0] == "torch"
 
 
+def own_step_hooks(optimizer: Optimizer) -> list[Callable[..., Any]]:
+    """What the user has registered to be called after each step of this optimizer."""
+    hooks: Any = getattr(optimizer, "_optimizer_step_post_hooks", {})
+    return [hook for hook in hooks.values() if not _is_headways(hook)]
+
+
+def _is_headways(hook: Any) -> bool:
+    module = getattr(hook, "__module__", "") or ""
+    return isinstance(hook, _FirstHook) or module.partition(".")[0] == "headway"
+
+
+def notify_before_own_hooks(
+    optimizer: Optimizer, notify: Callable[[], None]
+) -> Callable[[], None] | None:
+    """Call `notify()` after each update, before the hooks that the user has registered; returns
+    what undoes it. None: there are no such hooks."""
+    if not own_step_hooks(optimizer):
+        return None
+    hook = optimizer.register_step_post_hook(_FirstHook(notify))
+    hooks: Any = optimizer._optimizer_step_post_hooks
+    hooks.move_to_end(hook.id, last=False)
+    return hook.remove
+
+
+class _FirstHook:
+    def __init__(self, notify: Callable[[], None]) -> None:
+        self._notify = notify
+
+    def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._notify()
+
+
 def local_optimizer(optimizer: Optimizer) -> Optimizer:
     """The optimizer that holds this rank's moments: a ZeroRedundancyOptimizer wraps another."""
     if type(optimizer).__name__ == "ZeroRedundancyOptimizer":

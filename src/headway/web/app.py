@@ -133,7 +133,9 @@ STATIC = {
     "icon.svg": (OURS, "static", "image/svg+xml"),
 }
 """All static files; other names are not found."""
-MAX_COMPARED = 8
+MAX_COMPARED = 64
+MAX_COMPARED_POINTS = 12_000
+"""Intervals of all compared runs together."""
 MAX_CACHED_ANSWERS = 16
 FEWEST_POINTS, MOST_POINTS = 50, 4000
 
@@ -179,6 +181,7 @@ class WebApp:
 
     def _page(self, name: str) -> Callable[[Request], Any]:
         async def page(request: Request) -> Response:
+            self.run_index.answers.expect()
             return Response(_file(OURS, "static", name), media_type="text/html")
 
         return page
@@ -203,7 +206,7 @@ class WebApp:
                 "left_out": self.run_index.left_out,
             }
 
-        return await _json(work)
+        return await self._json(work)
 
     async def _metrics(self, request: Request) -> Response:
         text = await asyncio.to_thread(
@@ -217,10 +220,12 @@ class WebApp:
         run = self._run(request)
         if run is None:
             return _not_found()
-        text = await asyncio.to_thread(
-            lambda: self._shorten(_dump(page_data.describe_run(run, self.root)))
-        )
-        return Response(text, media_type="application/json")
+
+        def work() -> str:
+            with self.run_index.answers:
+                return self._shorten(_dump(page_data.describe_run(run, self.root)))
+
+        return Response(await asyncio.to_thread(work), media_type="application/json")
 
     async def _charts(self, request: Request) -> Response:
         run = self._run(request)
@@ -229,7 +234,7 @@ class WebApp:
         low, high, points = _range(request)
 
         def work() -> str:
-            with run.lock:  # pages with the same view share an answer
+            with self.run_index.answers, run.lock:  # pages with the same view share an answer
                 run.touch()
                 asked = (run.id, low, high, points)
                 known = self._answers.get(asked)
@@ -257,18 +262,21 @@ class WebApp:
             with run.lock:
                 report = run.report()
                 causes = report.causes if report is not None and low is None else ()
-                return page_data.layer_data(run.charts(low, high, points), causes)
+                return page_data.layer_data(run.charts(low, high, points, maps=True), causes)
 
-        return await _json(work)
+        return await self._json(work)
 
     async def _compare(self, request: Request) -> Response:
         keys = list(dict.fromkeys(request.query_params.getlist("run")))[:MAX_COMPARED]
         runs = [run for run in map(self.run_index.get, keys) if run is not None]
         low, high, points = _range(request)
+        points = max(min(points, MAX_COMPARED_POINTS // max(len(runs), 1)), FEWEST_POINTS)
 
         def work() -> dict[str, Any]:
             drawn = [
-                (run, data) for run in runs if (data := run.charts(low, high, points)) is not None
+                (run, data)
+                for run in runs
+                if (data := run.charts(low, high, points, beside=len(runs))) is not None
             ]
             return {
                 **page_data.comparison_data(drawn),
@@ -277,7 +285,7 @@ class WebApp:
                 "unknown": len(keys) - len(runs),
             }
 
-        return await _json(work)
+        return await self._json(work)
 
     async def _events(self, request: Request) -> Response:
         if request.method == "HEAD":
@@ -303,6 +311,13 @@ class WebApp:
             "gone": [key for key, run in known if run is None],
         }
 
+    async def _json(self, work: Callable[[], dict[str, Any]]) -> Response:
+        def made() -> str:
+            with self.run_index.answers:
+                return _dump(work())
+
+        return Response(await asyncio.to_thread(made), media_type="application/json")
+
     def _run(self, request: Request) -> AnyRun | None:
         return self.run_index.get(request.path_params["key"])
 
@@ -323,11 +338,6 @@ class _EventStream(StreamingResponse):
 
 def _not_found() -> Response:
     return PlainTextResponse("Not found.\n", 404)
-
-
-async def _json(work: Callable[[], dict[str, Any]]) -> Response:
-    text = await asyncio.to_thread(lambda: _dump(work()))
-    return Response(text, media_type="application/json")
 
 
 def _dump(data: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,8 +57,11 @@ class IncrementalChecks:
         done, of = self.run.progress
         return 1.0 if done >= of else done / of
 
-    def advance(self, seconds: float) -> int:
-        """Check for about `seconds`; the number of new records. Raises `RunReplaced`."""
+    def advance(self, seconds: float, stop: Callable[[], bool] = lambda: False) -> int:
+        """Check for about `seconds`, or until `stop`; the number of new records.
+
+        Raises `RunReplaced`.
+        """
         until = time.monotonic() + seconds
         count = 0
         for record in self._records():
@@ -70,7 +73,7 @@ class IncrementalChecks:
             if self._engine.opened or isinstance(record, EventRecord):
                 self.version += 1
             count += 1
-            if count % 16 == 0 and time.monotonic() > until:
+            if count % 16 == 0 and (time.monotonic() > until or stop()):
                 break
         now = time.monotonic()
         if count and now - self._refreshed > REPORT_INTERVAL:
@@ -131,6 +134,7 @@ NOTES, MAX_NOTE_BYTES = "notes.md", 4096
 """A file in the run directory that people write; its words with `#` are tags."""
 LONG_RUN_BYTES = 1 << 25
 """A run that does not grow is checked as a whole from this size of its step file on."""
+LEAST_WEIGHT = 0.1
 FIRST_READ_SECONDS = 0.15
 """Seconds that a run is read before its charts are first drawn."""
 
@@ -245,15 +249,24 @@ class OwnRun(RunEntry):
         """Increases with every finding and event."""
         return self._checks.version + (self._meanwhile is not None)
 
-    def charts(self, low: int | None, high: int | None, buckets: int = POINTS) -> ChartData | None:
-        """The chart data so far."""
+    def charts(
+        self,
+        low: int | None,
+        high: int | None,
+        buckets: int = POINTS,
+        *,
+        maps: bool = False,
+        beside: int = 1,
+    ) -> ChartData | None:
+        """The chart data so far; `beside`: how many runs are shown together."""
         self.touch()
         with self.lock:
             if self._charts is None:
                 self.prepare()
-                self.draw(FIRST_READ_SECONDS)
+                if beside == 1:  # several runs are drawn from samples first
+                    self.draw(FIRST_READ_SECONDS)
             assert self._charts is not None
-            return self._charts.window(low, high, buckets)
+            return self._charts.window(low, high, buckets, maps=maps)
 
     def prepare(self) -> None:
         """Start to read for charts."""
@@ -261,19 +274,19 @@ class OwnRun(RunEntry):
             if self._charts is None:
                 self._charts = LiveCharts(self._run)
 
-    def draw(self, seconds: float) -> bool:
+    def draw(self, seconds: float, stop: Callable[[], bool] = lambda: False) -> bool:
         """Read for the charts, if they are in use; whether there is anything new."""
         with self.lock:
             if self._charts is None:
                 return False
-            more = self._charts.read(seconds)
+            more = self._charts.read(seconds, stop)
             cursor = self._charts.since(self._cursor).cursor
             new = more or cursor != self._cursor
             self._cursor = cursor
             self.version += new
             return new
 
-    def check(self, seconds: float) -> int:
+    def check(self, seconds: float, stop: Callable[[], bool] = lambda: False) -> int:
         """Read for the checks; the number of new records."""
         if self._settled == self._seen:
             return 0
@@ -282,7 +295,7 @@ class OwnRun(RunEntry):
             seen = self._seen
             before = known.version
             try:
-                count = known.advance(seconds)
+                count = known.advance(seconds, stop)
             except RunReplaced:
                 known = self._checks = self._new_checks()
                 known.version = before + 1
@@ -306,6 +319,11 @@ class OwnRun(RunEntry):
     def drawn(self) -> bool:
         """Whether chart data is kept."""
         return self._charts is not None
+
+    @property
+    def weight(self) -> float:
+        """The memory of its chart data, where that of a long run is 1."""
+        return min(max(self._seen[0] / LONG_RUN_BYTES, LEAST_WEIGHT), 1.0)
 
     def long(self) -> bool:
         """Whether to check it as a whole first, which is faster for a long run."""

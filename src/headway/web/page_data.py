@@ -14,13 +14,19 @@ from headway.core.incident_events import incident_concerns, read_incident
 from headway.core.records import EventRecord
 from headway.output.display_text import clean
 from headway.output.html import chart_json, layer_json, markup
-from headway.output.html.incident_sections import OPERAND_COLUMNS, operand_row
+from headway.output.html.incident_sections import (
+    AROUND_COLUMNS,
+    OPERAND_COLUMNS,
+    operand_row,
+    rows_around,
+)
 from headway.output.incident_view import (
     INCIDENT_EVIDENCE,
     MAX_ORIGINS,
     LineView,
     OriginView,
     read_incident_view,
+    read_samples,
     read_source_lines,
 )
 from headway.output.run_story import (
@@ -46,6 +52,7 @@ MAX_FINDINGS = 500
 MAX_EVIDENCE = 40
 MAX_FACTS = 100
 MAX_REMEDIES = 40
+STEPS_READ_AROUND = 50
 
 
 def describe_run(run: AnyRun, root: ServedFolder) -> dict[str, Any]:
@@ -62,7 +69,7 @@ def describe_run(run: AnyRun, root: ServedFolder) -> dict[str, Any]:
         **found,
         "headline": clip_text(headline(report, data, running=run.state() == "running"), 200),
         "story": [clip_text(told) for told in tell_story(report, data)],
-        "length": run_length(data),
+        "length": run_length(data) if data.exact else "",
         "causes": [
             {
                 **describe_finding(cause.root, data, incidents),
@@ -75,7 +82,11 @@ def describe_run(run: AnyRun, root: ServedFolder) -> dict[str, Any]:
         ],
         "left_out": max(len(report.causes) - MAX_FINDINGS, 0),
         "incidents": [
-            _incident(group, data, _context(root, run.path, incidents, group.number))
+            {
+                **_incident(group, data, _context(root, run.path, incidents, group.number)),
+                "samples": _samples(root, run.path, incidents, group.number),
+                "around": _around(run, data, group),
+            }
             for group in group_incidents(incidents)
         ],
         "coverage": {
@@ -111,7 +122,7 @@ def describe_finding(
         "step": item.step,
         "x": None if item.step is None else data.place(item.order, item.step),
         "message": clip_text(item.message),
-        "where": clip_text(format_where(item.where), MAX_LINE_LENGTH * 2),
+        "where": clip_text(format_where(item.where, message=item.message), MAX_LINE_LENGTH * 2),
         "source": clip_text(source.strip(), MAX_LINE_LENGTH * 2) if isinstance(source, str) else "",
         "remedies": [
             {
@@ -168,6 +179,37 @@ def _incident(group: IncidentGroup, data: ChartData, context: list[list[Any]]) -
         ],
         "context": context,
     }
+
+
+def _around(run: AnyRun, data: ChartData, group: IncidentGroup) -> dict[str, Any] | None:
+    """The steps before and after an incident, in full detail."""
+    x = data.place((group.event.segment, group.event.seq), group.event.step)
+    near = run.charts(max(x - STEPS_READ_AROUND, 0), x + STEPS_READ_AROUND, 4 * STEPS_READ_AROUND)
+    rows = [] if near is None else rows_around(near, x)
+    rows = [[clip_text(cell, MAX_LINE_LENGTH) for cell in row] for row in rows]
+    return {"columns": AROUND_COLUMNS, "rows": rows} if rows else None
+
+
+def _samples(
+    root: ServedFolder, path: Path, incidents: Sequence[EventRecord], number: int
+) -> list[dict[str, Any]]:
+    """Previews of the failing samples."""
+    return [
+        {
+            "title": clip_text(sample.title, 200),
+            "parts": [
+                {
+                    "name": clip_text(part.name, 120),
+                    "about": clip_text(part.about, MAX_LINE_LENGTH),
+                    "lines": [clip_text(line) for line in part.lines],
+                    "picture": part.picture,
+                    "is_text": part.kind == "text",
+                }
+                for part in sample.parts
+            ],
+        }
+        for sample in read_samples(path, incidents, number, root.text)
+    ]
 
 
 def _origin(origin: OriginView) -> dict[str, Any]:
@@ -243,8 +285,8 @@ def comparison_data(drawn: Sequence[tuple[AnyRun, ChartData]]) -> dict[str, Any]
     """The charts of several runs, overlaid, with one colour per run."""
     panels: dict[str, dict[str, Any]] = {}
     for colour, (run, data) in enumerate(drawn):
-        drawn_panels = (chart_json.panels, chart_json.components, chart_json.system_panels)
-        for panel in [panel for make in drawn_panels for panel in make(data)]:
+        system = chart_json.system_panels(data, ranks=False)
+        for panel in [*chart_json.panels(data), *chart_json.components(data), *system]:
             shared = panels.setdefault(panel["id"], {**panel, "series": [], "says": ""})
             for number, series in enumerate(panel["series"]):
                 label = clip_text(run.name, 80)

@@ -36,6 +36,8 @@ class RunFigures:
     seconds: float = 0.0
     samples: float = 0.0
     precision: str = ""
+    counted: int = 0
+    """Steps whose samples were counted."""
 
     def add(self, record: Record) -> None:
         """Take one more record of the run into account."""
@@ -52,7 +54,9 @@ class RunFigures:
         if spent >= 0 and math.isfinite(spent):
             self.seconds += spent
             speed = values.get(SAMPLES, 0.0)
-            self.samples += speed * spent if math.isfinite(speed) else 0.0
+            if speed > 0 and math.isfinite(speed):
+                self.samples += speed * spent
+                self.counted += 1
 
     @classmethod
     def from_charts(cls, data: ChartData) -> RunFigures:
@@ -64,7 +68,9 @@ class RunFigures:
         precision = data.facts.get("precision")
         compute = precision.get("compute", ()) if isinstance(precision, Mapping) else ()
         best = min(values, default=None)
-        return cls(data.steps, best, seconds, samples, ", ".join(map(str, compute)))
+        speeds = data.series.get(SAMPLES)
+        counted = 0 if speeds is None else speeds.seen
+        return cls(data.steps, best, seconds, samples, ", ".join(map(str, compute)), counted)
 
 
 @dataclass
@@ -193,7 +199,15 @@ class ForeignRun(RunEntry):
         """Increases when it is read again."""
         return self.version
 
-    def charts(self, low: int | None, high: int | None, buckets: int = POINTS) -> ChartData | None:
+    def charts(
+        self,
+        low: int | None,
+        high: int | None,
+        buckets: int = POINTS,
+        *,
+        maps: bool = False,
+        beside: int = 1,
+    ) -> ChartData | None:
         """The chart data; None before it is read."""
         with self.lock:
             data = self._data

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from headway.rundir.run_files import pausing
 from headway.web.access import ServedFolder
 from headway.web.own_run import OwnRun
 from headway.web.run_entry import ForeignRun
@@ -30,8 +31,8 @@ PRIORITY_SECONDS = 60.0
 """Seconds that a run is read first after its charts were requested."""
 MAX_RUNS = 1000
 MAX_LOGS = 200
-MAX_DRAWN_RUNS = 12
-"""Maximum number of runs whose chart data is kept."""
+MAX_LONG_DRAWN = 12.0
+"""Maximum number of long runs whose chart data is kept; of short ones as many as weigh the same."""
 STARTUP_SECONDS = 5.0
 """Seconds after the start in which no long run is checked as a whole."""
 PREPARED_RUNS = 4
@@ -44,7 +45,55 @@ MAX_DEPTH = 6
 MAX_FOLDER_ENTRIES = 50_000
 SKIPPED_FOLDERS = frozenset({"node_modules", "site-packages", "__pycache__", "venv", "env"})
 
+PAGE_LOAD_SECONDS = 0.4
+"""Seconds from a page to its request for charts."""
+MAX_GIVEN_WAY_SECONDS = 2.0
+"""Seconds that a reader waits for answers; under constant requests it must still read."""
+
 logger = logging.getLogger("headway.web")
+
+
+class AnswersFirst:
+    """Lets readers pause while a page waits for an answer: they share one interpreter.
+
+    with answers: …        while an answer is made
+    answers.expect()       a page was opened, and asks for its data in a moment
+    answers.give_way()     by a reader that holds no lock
+    answers.pending        for a reader that holds one: it must let go
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._expected = 0.0
+        """Until when a page that was opened may ask."""
+        self._none = threading.Condition()
+
+    @property
+    def pending(self) -> bool:
+        """Whether an answer is being made, or expected."""
+        return self._count > 0 or time.monotonic() < self._expected
+
+    def expect(self) -> None:
+        """Keep the interpreter free for what a page asks for once it is loaded."""
+        self._expected = time.monotonic() + PAGE_LOAD_SECONDS
+
+    def __enter__(self) -> None:
+        with self._none:
+            self._count += 1
+
+    def __exit__(self, *exception: object) -> None:
+        with self._none:
+            self._count -= 1
+            self._none.notify_all()
+
+    def give_way(self) -> None:
+        """Wait until no answer is being made or expected, but not for long."""
+        until = time.monotonic() + MAX_GIVEN_WAY_SECONDS
+        while self.pending and time.monotonic() < until:
+            left = max(self._expected - time.monotonic(), 0.0)
+            with self._none:
+                self._none.wait_for(lambda: not self._count, until - time.monotonic())
+            time.sleep(min(left, PAGE_LOAD_SECONDS))
 
 
 class RunIndex:
@@ -55,6 +104,7 @@ class RunIndex:
         self.root = root
         self.left_out = 0
         """Run directories beyond `MAX_RUNS`."""
+        self.answers = AnswersFirst()
         self._notify = notify
         self._own: dict[str, OwnRun] = {}
         self._foreign: dict[str, ForeignRun] = {}
@@ -140,26 +190,36 @@ class RunIndex:
         runs = list(self._own.values())
         now = time.monotonic()
         busy = False
-        for run in sorted(runs, key=lambda run: -run.wanted)[:MAX_DRAWN_RUNS]:
-            if run.drawn and run.draw(SLICE * 4):
+        for run in sorted(runs, key=lambda run: -run.wanted):
+            if not run.drawn:
+                continue
+            self.answers.give_way()
+            if run.draw(SLICE * 4, self._let_go):
                 busy = True
                 self._notify(run.id)
         drawn = sorted((run for run in runs if run.drawn), key=lambda run: -run.wanted)
-        for run in drawn[MAX_DRAWN_RUNS:]:
-            run.forget()
+        weight = 0.0
+        for run in drawn:
+            weight += run.weight
+            if weight > MAX_LONG_DRAWN:
+                run.forget()
         if busy and any(map(self._waited_for, drawn)):
             return True  # visible runs come first
         for run in sorted(runs, key=lambda run: (-run.wanted, -run.changed)):
             if run.long():
                 continue  # the other thread looks at it
             before = run.version
-            if run.check(SLICE):
+            self.answers.give_way()
+            if run.check(SLICE, self._let_go):
                 busy = True
             if run.version != before:
                 self._notify(run.id)
             if self._stop.is_set() or time.monotonic() - now > GLANCE_INTERVAL * 2:
                 break
         return busy or self._prepare(runs)
+
+    def _let_go(self) -> bool:
+        return self.answers.pending
 
     def _prepare(self, runs: list[OwnRun]) -> bool:
         """When idle, read the latest runs in advance."""
@@ -181,7 +241,8 @@ class RunIndex:
             while not self._stop.is_set() and (run := self._next_to_check(patience, done)):
                 done.add(run.id)
                 self._let_pass()
-                run.look()
+                with pausing(self.answers.give_way):
+                    run.look()
                 self._notify(run.id)
 
     def _next_to_check(self, patience: float, done: set[str]) -> OwnRun | ForeignRun | None:

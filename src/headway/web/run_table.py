@@ -94,7 +94,7 @@ def _main_settings(facts: Mapping[str, Any], figures: RunFigures) -> dict[str, A
     settings = facts.get("settings")
     rate = settings.get("lr") if isinstance(settings, Mapping) else facts.get("lr")
     number = isinstance(rate, (int, float)) and abs(rate) < 1e300
-    batch = round(figures.samples / figures.steps) if figures.steps else 0
+    batch = round(figures.samples / figures.counted) if figures.counted else 0
     return {"lr": rate if number else None, "batch": batch or None}
 
 

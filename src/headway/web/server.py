@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -75,6 +76,8 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
+SWITCH_SECONDS = 0.001
+"""Seconds after which a thread that reads lets another one run: a request passes several."""
 STOP_SECONDS = 1.0
 """Seconds that the reader threads have to stop."""
 
@@ -120,8 +123,13 @@ def serve(
     if host in ("0.0.0.0", "::"):
         shown = socket.gethostname()
     server = _Server(config, pages, lambda: up(f"http://{shown}:{actual}/?token={token}"))
-    with listening, contextlib.suppress(KeyboardInterrupt):  # the usual way to stop
-        server.run(sockets=[listening])
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        with listening, contextlib.suppress(KeyboardInterrupt):  # the usual way to stop
+            server.run(sockets=[listening])
+    finally:
+        sys.setswitchinterval(before)
     pages.run_index.stop()
     return pages.run_index.wait(STOP_SECONDS)
 

@@ -6,13 +6,15 @@ anything, like any other pickle; each blob of a `.distcp` file is a small `torch
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from headway.checkpoints import checkpoint_info, dtypes, inert_pickle, tensor_bytes
 from headway.checkpoints.checkpoint_info import Checkpoint, Problem, SavedTensor, Span, TensorPart
-from headway.checkpoints.folder_access import is_own_file
+from headway.checkpoints.folder_access import is_own_file, is_own_folder
 from headway.checkpoints.formats import torch_file
+from headway.checkpoints.pickle_problems import problems_of
 from headway.checkpoints.pickle_rebuild import TensorRef
 from headway.checkpoints.pickle_values import Global, Stub, short_text
 from headway.checkpoints.tensor_naming import WRAPPERS, role_of
@@ -41,7 +43,7 @@ def read(path: Path) -> Checkpoint:
     with open(metadata, "rb") as file:
         loaded = inert_pickle.load(file, limit=min(file.seek(0, 2), MAX_METADATA))
     opened = torch_file.OpenedPickle(metadata, "dcp", loaded, tensor_bytes.StoragePlaces(metadata))
-    problems, unknown = torch_file.problems_of(opened)
+    problems, unknown = problems_of(opened)
     result.problems += problems
     if unknown:
         result.facts["stubbed"] = unknown[:100]
@@ -102,9 +104,10 @@ class _Folder:
         relative, offset, length = (info.get(k) for k in ("relative_path", "offset", "length"))
         if not isinstance(relative, str) or type(offset) is not int or type(length) is not int:
             return None
-        if PurePosixPath(relative).is_absolute() or ".." in PurePosixPath(relative).parts:
-            return None
         path = self.path / relative
+        if not self._is_inside(relative):
+            self.missing[relative] = self.missing.get(relative, 0) + 1
+            return None
         if relative not in self.files:
             if len(self.files) > 64:
                 _, oldest = self.files.popitem()
@@ -125,6 +128,14 @@ class _Folder:
             self.lost[relative] = f"ends at byte {size}, {over} bytes before the end of an entry"
             return None
         return path, file, offset, length
+
+    def _is_inside(self, relative: str) -> bool:
+        """Whether a file is in the folder, and not behind a link."""
+        parts = PurePosixPath(relative).parts
+        if "\0" in relative or PurePosixPath(relative).is_absolute() or ".." in parts:
+            return False
+        folders = itertools.accumulate(parts[:-1], lambda at, name: at / name, initial=self.path)
+        return all(folder == self.path or is_own_folder(folder) for folder in folders)
 
     def _tensor(
         self, name: str, index: Stub, info: Stub, parts: dict[str, list[TensorPart]]
@@ -214,14 +225,18 @@ class _Folder:
     def _object(self, name: str, info: Stub) -> int | None:
         """Reads a pickled object next to the tensors; it may have the step."""
         place = self._open(info)
-        if place is None or place[3] > _SMALL:
+        if place is None:
+            self.lost.setdefault(name, "its bytes are missing")
             return None
         path, file, offset, length = place
         try:
             opened = torch_file.read(path, file, start=offset, size=length)
-        except tensor_bytes.Lost:
+        except tensor_bytes.Lost as why:
+            self.lost[name] = str(why)
             return None
-        self.result.problems += _unsafe(opened, path)
+        self.result.problems += problems_of(opened)[0]
+        if length > _SMALL:
+            return None
         last = name.rpartition(".")[2]
         if last in checkpoint_info.EPOCH_KEYS and type(opened.value) is int:
             self.epoch = opened.value
@@ -258,7 +273,7 @@ class _Folder:
 
 
 def _unsafe(opened: torch_file.OpenedPickle, path: Path) -> list[Problem]:
-    return [p for p in torch_file.problems_of(opened)[0] if p.kind != "unreadable"]
+    return [p for p in problems_of(opened)[0] if p.kind != "unreadable"]
 
 
 def _is_tensor(value: Any) -> bool:

@@ -15,6 +15,7 @@ from headway.checkpoints import checkpoint_info, tensor_bytes
 from headway.checkpoints.checkpoint_info import Checkpoint, Problem, SavedTensor
 from headway.checkpoints.folder_access import is_own_file
 from headway.checkpoints.formats import torch_file
+from headway.checkpoints.pickle_problems import problems_of
 from headway.checkpoints.pickle_rebuild import TensorRef
 from headway.checkpoints.pickle_values import Stub, short_text
 from headway.checkpoints.tensor_naming import TensorWalk, is_optimizer
@@ -101,7 +102,7 @@ def _take(shard: Path, opened: torch_file.OpenedPickle, result: Checkpoint, weig
         message = f"{shard} is not a torch.save file ({shard.stat().st_size} bytes)"
         opened.problems.append(Problem("unreadable", message, shard, {}))
         opened.loaded.damage = None
-    problems, unknown = torch_file.problems_of(opened)
+    problems, unknown = problems_of(opened)
     result.problems += problems
     if unknown:
         known = result.facts.setdefault("stubbed", [])

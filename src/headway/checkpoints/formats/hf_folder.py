@@ -7,10 +7,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from headway.checkpoints import checkpoint_info, tensor_bytes, zip_archive
+from headway.checkpoints import checkpoint_info, nested_pickles, tensor_bytes
 from headway.checkpoints.checkpoint_info import Checkpoint, Problem, SavedTensor, describe_head
 from headway.checkpoints.folder_access import is_own_file, is_own_folder
 from headway.checkpoints.formats import dcp, deepspeed, safetensors, torch_file
+from headway.checkpoints.pickle_problems import problems_of
 
 _WEIGHTS = (
     "model.safetensors",
@@ -71,11 +72,23 @@ def _beside(path: Path, result: Checkpoint) -> None:
     """Judges every other file of the folder that is a pickle, under any name."""
     read = {tensor.span.file for tensor in result.tensors} | {p.path for p in result.problems}
     for inside in sorted(path.iterdir()):
-        if inside in read or inside.suffix == ".safetensors" or not is_own_file(inside):
+        if inside in read or not is_own_file(inside):
             continue
         known = inside.name in _OTHERS or _RANDOM_STATE.fullmatch(inside.name) is not None
-        if known or zip_archive.is_pickle(inside):
+        if known:
             _pickled(inside, result, moments=False)
+        else:
+            _other(inside, result)
+
+
+def _other(path: Path, result: Checkpoint) -> None:
+    """Judges a file of no known name by what is in it."""
+    with open(path, "rb") as file:
+        head = file.read(64)
+    if nested_pickles.has_main_pickle(path, head):
+        _pickled(path, result, moments=False)
+    elif not safetensors.recognised(head, path.stat().st_size):
+        result.problems += torch_file.archive(path).problems
 
 
 def _inside(path: Path, result: Checkpoint) -> None:
@@ -157,7 +170,7 @@ def _pickled(path: Path, result: Checkpoint, *, moments: bool) -> None:
     except tensor_bytes.Lost as error:
         result.problems.append(Problem("unreadable", f"{path}: {error}", path, {}))
         return
-    problems, unknown = torch_file.problems_of(opened)
+    problems, unknown = problems_of(opened)
     result.problems += problems
     if unknown:
         known = result.facts.setdefault("stubbed", [])
@@ -244,7 +257,7 @@ def read_sharded(path: Path, kind: str) -> Checkpoint:
     """Reads weights with an index, and nothing else in the folder."""
     index = path
     if path.is_dir():
-        index = next(iter(sorted(path.glob("*.safetensors.index.json"))))
+        index = next(filter(is_own_file, sorted(path.glob("*.safetensors.index.json"))))
     result = Checkpoint(path, kind)
     _from_index(index, result)
     result.step = checkpoint_info.step_from_name(path if path.is_dir() else path.parent)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import ast
 import struct
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from headway.checkpoints import checkpoint_info, dtypes, inert_pickle, tensor_bytes, zip_archive
+from headway.checkpoints import (
+    checkpoint_info,
+    dtypes,
+    inert_pickle,
+    nested_pickles,
+    tensor_bytes,
+    zip_archive,
+)
 from headway.checkpoints.checkpoint_info import Checkpoint, Inflate, Problem, SavedTensor, Span
+from headway.checkpoints.formats import torch_file
+from headway.checkpoints.pickle_problems import problems_of
+from headway.checkpoints.pickle_values import Loaded
 from headway.checkpoints.pickle_verdict import judge_pickle
 from headway.checkpoints.tensor_naming import role_of
 from headway.errors import UnreadableInput
 
-MAX_HEADER = 1 << 16
 MAX_ENTRIES = 200_000
 
 
@@ -38,7 +46,15 @@ def checkpoint(path: Path) -> Checkpoint:
             raise UnreadableInput(
                 f"{path} was not judged: {len(entries)} arrays (limit {MAX_ENTRIES})"
             )
+        notes = {e.name: e for e in entries if not _is_array(file, e)}
+        others = list(nested_pickles.find_other_pickles(file, notes, ()))
+        if others:
+            places = tensor_bytes.StoragePlaces(path)
+            opened = torch_file.OpenedPickle(path, "npz", Loaded(None, 0), places, others=others)
+            result.problems += problems_of(opened)[0]
         for entry in entries:
+            if entry.name in notes:
+                continue
             try:
                 _add(path, file, entry, result)
             except (_NoArray, zip_archive.BadZip, tensor_bytes.Lost) as error:
@@ -63,7 +79,7 @@ def _add(path: Path, file: BinaryIO, entry: zip_archive.ZipEntry, result: Checkp
     code, shape, fortran = head["descr"], head["shape"], bool(head["fortran_order"])
     if not isinstance(shape, tuple) or not all(type(n) is int for n in shape):
         raise _NoArray("its shape is not a tuple of integers")
-    if _has_objects(code):
+    if nested_pickles.has_objects(code):
         _objects(path, file, entry, body, result)
         return
     kind = dtypes.of_numpy(code) if isinstance(code, str) else None
@@ -92,14 +108,15 @@ def _add(path: Path, file: BinaryIO, entry: zip_archive.ZipEntry, result: Checkp
     result.tensors.append(SavedTensor(name, role, kind, shape, span, stride, order, inflate))
 
 
-def _has_objects(code: Any) -> bool:
-    """Whether a dtype, or a field of it, is that of Python objects: the array is then a pickle."""
-    if isinstance(code, str):
-        return code.lstrip("<>|=").startswith("O")
-    if isinstance(code, tuple) and code:  # a type and its shape
-        return _has_objects(code[0])
-    fields = code if isinstance(code, list) else []
-    return any(isinstance(f, tuple) and len(f) > 1 and _has_objects(f[1]) for f in fields)
+def _is_array(file: BinaryIO, entry: zip_archive.ZipEntry) -> bool:
+    """By its ending or its first bytes: numpy looks at the first bytes only."""
+    if entry.name.endswith(".npy"):
+        return True
+    try:
+        first = next(zip_archive.entry_chunks(file, entry, 64), b"")
+    except zip_archive.BadZip:
+        return False
+    return first.startswith(nested_pickles.NUMPY)
 
 
 def _header(file: BinaryIO, entry: zip_archive.ZipEntry) -> tuple[dict[str, Any], int]:
@@ -107,23 +124,12 @@ def _header(file: BinaryIO, entry: zip_archive.ZipEntry) -> tuple[dict[str, Any]
     data = b""
     for chunk in zip_archive.entry_chunks(file, entry, 4096):
         data += chunk
-        if len(data) >= MAX_HEADER + 12:
+        if len(data) >= nested_pickles.MAX_HEADER + 12:
             break
-    if data[:6] != b"\x93NUMPY" or len(data) < 12:
-        raise _NoArray("it is not a numpy array")
-    if data[6] == 1:
-        start, length = 10, struct.unpack_from("<H", data, 8)[0]
-    else:
-        start, length = 12, struct.unpack_from("<I", data, 8)[0]
-    if length > MAX_HEADER or start + length > len(data):
-        raise _NoArray(f"its header says {length} bytes (limit {MAX_HEADER})")
-    try:
-        head = ast.literal_eval(data[start : start + length].decode("latin1").strip())
-    except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError) as error:
-        raise _NoArray("its header is invalid") from error
-    if not isinstance(head, dict) or not {"descr", "shape", "fortran_order"} <= set(head):
-        raise _NoArray("its header is invalid")
-    return head, start + length
+    found = nested_pickles.array_header(data)
+    if isinstance(found, str):
+        raise _NoArray(found)
+    return found
 
 
 def _objects(

@@ -59,7 +59,8 @@ def read(path: Path) -> tuple[list[SavedTensor], dict[str, Any], list[Problem]]:
             )
         text = file.read(length)
     try:
-        header = json.loads(text, object_pairs_hook=_unique)
+        header = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
+        json.dumps(header, ensure_ascii=False).encode("utf-8")  # half a character is no text
     except _TwiceNamed as error:
         return broken(f"its header has two entries called {str(error)[:200]!r}")
     except (ValueError, RecursionError):

@@ -9,23 +9,29 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from headway.checkpoints import checkpoint_info, inert_pickle, tensor_bytes, zip_archive
-from headway.checkpoints.checkpoint_info import Checkpoint, Problem, SavedTensor
+from headway.checkpoints import (
+    checkpoint_info,
+    inert_pickle,
+    nested_pickles,
+    tensor_bytes,
+    zip_archive,
+)
+from headway.checkpoints.checkpoint_info import Checkpoint, NotJudged, Problem, SavedTensor
+from headway.checkpoints.folder_access import read_once
 from headway.checkpoints.formats.torch_legacy import PickleStream, read_stream, root_of, storage_of
+from headway.checkpoints.nested_pickles import PickleMember
+from headway.checkpoints.pickle_problems import LISTED, problems_of
 from headway.checkpoints.pickle_rebuild import StorageRef, TensorRef
 from headway.checkpoints.pickle_values import Loaded, short_text
 from headway.checkpoints.pickle_verdict import judge_pickle
 from headway.checkpoints.tensor_bytes import PlacedStorage, StoragePlaces
 from headway.checkpoints.tensor_naming import TensorWalk, moment_names, read_step_counter
-from headway.checkpoints.zip_archive import PickleMember
 
 _KEY = re.compile(r"^(?:[^/]*/)?(?:data|constants)/([^/]+)$")
-_LISTED = 20
-"""Names listed in the facts of a problem."""
 
 
 @dataclass
@@ -52,8 +58,17 @@ class OpenedPickle:
 
 def read(path: Path, file: BinaryIO, *, start: int = 0, size: int | None = None) -> OpenedPickle:
     """Reads a file, or `size` bytes of it."""
-    whole = file.seek(0, 2)
-    size = whole - start if size is None else size
+    if size is not None:
+        return _read(path, file, start, size)
+    opened = read_once(
+        path, lambda: _read(path, file, 0, file.seek(0, 2)), lambda made: made.loaded.not_judged
+    )
+    # It may have been read before: what is changed below belongs to one reading.
+    problems = [replace(problem, facts=dict(problem.facts)) for problem in opened.problems]
+    return replace(opened, loaded=replace(opened.loaded), problems=problems)
+
+
+def _read(path: Path, file: BinaryIO, start: int, size: int) -> OpenedPickle:
     file.seek(start)
     head = file.read(4)
     if head == zip_archive.MAGIC:
@@ -69,7 +84,7 @@ def _read_zip(path: Path, file: BinaryIO, start: int, size: int) -> OpenedPickle
         entries = zip_archive.read_directory(file, size, start)
     except zip_archive.BadZip as error:
         return _recover(path, file, start, size, str(error))
-    pickle = next((e for n, e in entries.items() if re.fullmatch(r"([^/]*/)?data\.pkl", n)), None)
+    pickle = next((e for n, e in entries.items() if nested_pickles.MAIN.fullmatch(n)), None)
     if pickle is None:
         raise tensor_bytes.Lost("it has no data.pkl")
     script = any(n.endswith("constants.pkl") for n in entries)
@@ -106,7 +121,7 @@ def _read_zip(path: Path, file: BinaryIO, start: int, size: int) -> OpenedPickle
     opened.main = pickle.name
     stem = pickle.name.removesuffix("data.pkl")
     known = {pickle.name, *(f"{stem}data/{key}" for key in storages)}
-    opened.others = list(zip_archive.find_other_pickles(file, entries, known))
+    opened.others = list(nested_pickles.find_other_pickles(file, entries, known))
     return opened
 
 
@@ -131,12 +146,12 @@ def _recover(path: Path, file: BinaryIO, start: int, size: int, why: str) -> Ope
     broken = False
     main = ""
     others: list[PickleMember] = []
-    left = zip_archive.MAX_BYTES
+    left = nested_pickles.MAX_BYTES
     while (header := zip_archive.local_name(file, at)) is not None:
         name, data = header
         after = data
         found = _KEY.match(name)
-        if re.fullmatch(r"([^/]*/)?data\.pkl", name) and loaded is None:
+        if nested_pickles.MAIN.fullmatch(name) and loaded is None:
             loaded = inert_pickle.load(
                 file, start=data, limit=end, persistent=lambda pid: storage_of(pid, storages)
             )
@@ -154,7 +169,7 @@ def _recover(path: Path, file: BinaryIO, start: int, size: int, why: str) -> Ope
             file.seek(data)
             places.byteorder = "big" if file.read(3) == b"big" else "little"
         elif (
-            further := zip_archive.read_member_at(file, name, data, min(end, data + left))
+            further := nested_pickles.read_member_at(file, name, data, min(end, data + left))
         ) is not None:
             others.append(further)
             left -= further.length
@@ -197,6 +212,10 @@ def _read_stream(path: Path, file: BinaryIO, start: int, size: int) -> OpenedPic
         path, "torch-legacy" if stream.legacy else "pickle", stream.loaded, places
     )
     opened.missing = stream.missing
+    if not stream.legacy:
+        end = stream.loaded.end if stream.loaded.damage is None else start + size
+        place = (start, end, start + size)
+        opened.others = list(nested_pickles.after_the_first(file, path.name, place))
     if stream.missing:
         opened.problems.append(
             Problem(
@@ -210,66 +229,6 @@ def _read_stream(path: Path, file: BinaryIO, start: int, size: int) -> OpenedPic
 
 
 # -- content --------------------------------------------------------------------------------------
-
-
-def problems_of(opened: OpenedPickle, *, where: str = "") -> tuple[list[Problem], list[str]]:
-    """The problems of a pickle, and the unknown classes it names."""
-    loaded = opened.loaded
-    name = where or str(opened.path)
-    if loaded.damage is not None and not any(p.kind == "unreadable" for p in opened.problems):
-        message = f"{name}: its pickle is damaged: {loaded.damage}"
-        opened.problems.append(Problem("unreadable", message, opened.path, {}))
-    problems = list(opened.problems)
-    dangerous, unknown = judge_pickle(loaded)
-    if dangerous:
-        message = (
-            f"{name} would run code when it is loaded: {_list_calls(dangerous)}; it was not loaded"
-        )
-        problems.append(Problem("unsafe", message, opened.path, _dangerous_facts(dangerous)))
-    problems += _of_others(opened, name, unknown)
-    return problems + checkpoint_info.unknown_code(unknown, opened.path, name), unknown
-
-
-def _of_others(opened: OpenedPickle, name: str, unknown: list[str]) -> list[Problem]:
-    """The same for the pickles other than the main one; adds their unknown classes."""
-    problems = []
-    traps: dict[str, dict[str, str]] = {}
-    for member in opened.others:
-        dangerous, more = member.judged
-        unknown += [name for name in more if name not in unknown]
-        if dangerous:
-            traps[member.name] = dangerous
-    if traps:
-        first, dangerous = next(iter(traps.items()))
-        further = f", and {len(traps) - 1} more of its members" if len(traps) > 1 else ""
-        message = (
-            f"{name}: its member {first[:200]!r} would run code when it is unpickled: "
-            f"{_list_calls(dangerous)}{further}. torch.load reads {opened.main!r}; headway loaded "
-            "nothing"
-        )
-        facts = {
-            "members": [member[:200] for member in traps][:_LISTED],
-            **_dangerous_facts(dangerous),
-        }
-        problems.append(Problem("unsafe", message, opened.path, facts))
-    closed = [member for member in opened.others if member.loaded is None]
-    if closed:
-        one = closed[0]
-        message = f"{name}: its member {one.name[:200]!r} could not be examined: {one.why}"
-        facts = {"members": [member.name[:200] for member in closed][:_LISTED]}
-        problems.append(Problem("unreadable", message, opened.path, facts))
-    return problems
-
-
-def _list_calls(dangerous: dict[str, str]) -> str:
-    calls = ", ".join(
-        f"{key}({value})" if value else key for key, value in list(dangerous.items())[:3]
-    )
-    return f"{calls} and {len(dangerous) - 3} more" if len(dangerous) > 3 else calls
-
-
-def _dangerous_facts(dangerous: dict[str, str]) -> dict[str, Any]:
-    return {"globals": list(dangerous)[:100], "calls": dict(list(dangerous.items())[:_LISTED])}
 
 
 def tensors_of(
@@ -314,7 +273,7 @@ def tensors_of(
     if lost:
         one, reason = next(iter(lost.items()))
         summary = f"{len(lost)} of {len(leaves)} tensors are incomplete (first: {one[:200]})"
-        facts_lost = {"lost": list(lost)[:_LISTED], "lost_count": len(lost), "whole": len(found)}
+        facts_lost = {"lost": list(lost)[:LISTED], "lost_count": len(lost), "whole": len(found)}
         cut = next((p for p in opened.problems if p.kind == "unreadable"), None)
         if cut is None:
             message = f"{opened.path}: {summary}: {reason}"
@@ -328,6 +287,8 @@ def tensors_of(
 def checkpoint(path: Path, opened: OpenedPickle) -> Checkpoint:
     """Reads a single file."""
     problems, unknown = problems_of(opened)
+    if opened.loaded.not_judged and all(problem.kind == "unreadable" for problem in problems):
+        raise NotJudged(f"{path} was not judged: {opened.loaded.damage}")
     tensors, walk, facts, lost = tensors_of(opened)
     result = Checkpoint(path, opened.format, None, tensors, facts, [*problems, *lost])
     if unknown:
@@ -356,6 +317,13 @@ def checkpoint(path: Path, opened: OpenedPickle) -> Checkpoint:
     return result
 
 
+def archive(path: Path) -> Checkpoint:
+    """A file that is no checkpoint, and contains pickles that are not harmless."""
+    members = nested_pickles.hidden_pickles(path)
+    opened = OpenedPickle(path, "archive", Loaded(None, 0), StoragePlaces(path), others=members)
+    return checkpoint(path, opened)
+
+
 def _scaler(root: dict[Any, Any], result: Checkpoint) -> None:
     for key in ("scaler", "grad_scaler", "amp_scaler", "scaler_state_dict", "MixedPrecision"):
         inside = root.get(key)
@@ -381,7 +349,7 @@ def worth_reading(opened: OpenedPickle) -> bool:
     """Whether a plain pickle has arrays, tensors or dangerous calls."""
     if opened.format != "pickle":
         return True
-    if any(judge_pickle(opened.loaded)):
+    if any(judge_pickle(opened.loaded)) or opened.loaded.not_judged or opened.others:
         return True
     asked = {wanted.module.partition(".")[0] for wanted in opened.loaded.requested}
     if not asked & {"torch", "numpy"}:

@@ -80,7 +80,12 @@ def root_of(ref: StorageRef) -> StorageRef:
 
 
 def read_stream(
-    file: BinaryIO, *, start: int = 0, limit: int | None = None, nesting: int = 0
+    file: BinaryIO,
+    *,
+    start: int = 0,
+    limit: int | None = None,
+    nesting: int = 0,
+    deadline: float | None = None,
 ) -> PickleStream:
     """The object, and the place of every storage that is not cut off."""
     end = limit if limit is not None else file.seek(0, 2)
@@ -92,7 +97,7 @@ def read_stream(
         return storage_of(pid, storages, order[0])
 
     def run(at: int) -> Loaded:
-        machine = Machine(file, start=at, limit=end, persistent=persistent)
+        machine = Machine(file, start=at, limit=end, persistent=persistent, deadline=deadline)
         machine.nesting = nesting
         return machine.load()
 

@@ -25,7 +25,9 @@ class PaddingLeak(Check):
     Once, a copy of the model in evaluation mode runs the most padded row with all of its padding,
     with less, and with none. A change of at least 10 % of the standard deviation of the outputs
     over the batch is reported, if less padding makes a difference too; from 1 % on it is
-    information.
+    information, or an error if the batch has a mask of the padding that the model is not given.
+    A model that returns its loss alone is judged by the loss of the row. Vectors that are 0 at the
+    padding are judged where the model is given a mask of it.
 
     ## False alarms
     Packed sequences, masks and reads at the last real token give the same output and are quiet. So
@@ -63,13 +65,16 @@ class PaddingLeak(Check):
         change, amount = facts.no_padding, facts.more_padding
         if change is None or amount is None or amount < limits.amount or change < limits.mild:
             return
-        severe = change >= limits.change
+        severe = change >= limits.change or facts.unused_mask
+        mask = (
+            "; the batch has a mask of it that the model is not given" if facts.unused_mask else ""
+        )
         op = f"; {facts.op} is the first op that reads it" if facts.op else ""
         yield self.find(
             record,
             f"padding changes the output: without it, the output of a row with {facts.content} of "
             f"{facts.length} tokens changes by {change:.0%} of the standard deviation over the "
-            f"batch{op}",
+            f"batch{op}{mask}",
             severity=None if severe else Severity.INFO,
             where=facts.locate(rank=record.rank, module=facts.module, op=facts.op),
             remedies=[

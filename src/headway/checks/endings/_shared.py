@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 from headway.core.check import Check
-from headway.core.ending_facts import END, HANG, EndFacts, OutOfMemoryFacts
+from headway.core.ending_facts import END, HANG, EndFacts, OutOfMemoryFacts, shape_text
 from headway.core.findings import Remedy
 from headway.core.hang_facts import HangFacts
 from headway.core.numbers import say_bytes
@@ -57,6 +58,12 @@ def describe_batch(facts: OutOfMemoryFacts) -> str:
     """How the batch differs from those before it; empty if it does not."""
     odd = [item for item in facts.batch if item.unusual]
     return f"{odd[0].name} {odd[0].unusual}" if odd else ""
+
+
+def describe_line(facts: OutOfMemoryFacts) -> str:
+    """The largest tensor of the line; empty if there is none."""
+    largest = max(facts.tensors, key=lambda item: math.prod(item.shape), default=None)
+    return "" if largest is None else f"the line uses {shape_text(largest)}"
 
 
 def say_holder(facts: OutOfMemoryFacts) -> str:

@@ -7,13 +7,29 @@ from headway.core.ending_facts import ENDING, SAVE_FAILED, SaveFailedFacts
 from headway.core.findings import Finding, Severity
 from headway.core.records import EventRecord
 
+RENAME = (
+    "Write to a temporary name and rename it, so that a failed save leaves the last checkpoint "
+    "intact."
+)
+FIRST = {  # words of the reason, and what to do
+    "full": "Free disk space, or delete older checkpoints as new ones are saved.",
+    "quota": "Delete older checkpoints, or save to a file system without this quota.",
+    "permission": "Save to a folder that this user may write to.",
+    "read-only": "Save to another file system: this one is mounted read-only.",
+    "size limit": "Raise the limit of the file size (`ulimit -f`), or save in several files.",
+    "does not exist": "Create the folder first: `os.makedirs(folder, exist_ok=True)`.",
+    "pickled": "Save `state_dict()` and plain values rather than the object itself: lambdas, local "
+    "functions, locks and open files cannot be pickled.",
+}
+
 
 class CheckpointNotSaved(Check):
     """A checkpoint could not be saved.
 
     ## What it checks
     `torch.save`, safetensors and `torch.distributed.checkpoint` that raise while they write: a full
-    disk, a quota, missing permission, a folder that does not exist.
+    disk, a quota, missing permission, a folder that does not exist, an object that cannot be
+    pickled.
 
     ## Why it matters
     The run ends, or, if the script catches the exception, continues without a checkpoint to return
@@ -24,8 +40,9 @@ class CheckpointNotSaved(Check):
     one that did not. Exceptions that end the run are recognised by their frames.
 
     ## False alarms
-    An exception while the state is collected or pickled is not a failed write but a crash
-    (HD911).
+    A save that succeeds at the second try or elsewhere is not reported, and neither is a
+    caught error about an object that cannot be pickled. An exception while the state is collected
+    is a crash (HD911).
 
     ## What to do
     Free space or save elsewhere; remove the torn file. Write to a temporary name and rename it when
@@ -56,12 +73,13 @@ class CheckpointNotSaved(Check):
             f"{what}: {why}; {good}",
             subject=facts.path or "",
             where=facts.where(record.rank),
-            remedies=[
-                "Free disk space, or save to an existing, writable folder.",
-                "Write to a temporary name and rename it, so that a failed save leaves the last "
-                "checkpoint intact.",
-            ],
+            remedies=[*_remedies(facts), RENAME],
             path=facts.path,
             last_good=facts.last_good,
             **facts.evidence(),
         )
+
+
+def _remedies(facts: SaveFailedFacts) -> list[str]:
+    known = [text for words, text in FIRST.items() if words in (facts.reason or "")]
+    return known or ["Free disk space, or save to an existing, writable folder."]

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from headway.checks.endings._shared import describe_batch, remedies_of, say_holder
+from headway.checks.endings._shared import describe_batch, describe_line, remedies_of, say_holder
 from headway.core.check import Check, Needs
 from headway.core.ending_facts import OUT_OF_MEMORY, OutOfMemoryFacts
 from headway.core.findings import Finding, Severity
@@ -92,6 +92,8 @@ def _message(facts: OutOfMemoryFacts) -> str:
         )
     elif facts.rows and facts.fits:
         parts.append(f"{facts.fits} of its {facts.rows} rows fit")
+    elif line := describe_line(facts):
+        parts.append(line)
     if not facts.action:
         if memory.get("others", 0) > OTHERS_SHARE * memory.get("total", 1):
             parts.append(f"other processes use {say_bytes(memory['others'])}")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headway.checks.endings._shared import describe_batch, remedies_of
+from headway.checks.endings._shared import describe_batch, describe_line, remedies_of
 from headway.core.check import Check, Needs
 from headway.core.ending_facts import OUT_OF_MEMORY, OutOfMemoryFacts
 from headway.core.findings import Finding, Remedy, Severity
@@ -91,8 +91,8 @@ def _message(facts: OutOfMemoryFacts) -> str:
         details.append(f"the container's limit is {say_bytes(memory['limit'])}")
     elif "total" in memory and "address_space" not in memory:
         details.append(f"the host has {say_bytes(memory['total'])}")
-    if unusual := describe_batch(facts):
-        details.append(unusual)
+    if about := describe_batch(facts) or describe_line(facts):
+        details.append(about)
     return text + (f" ({', '.join(details)})" if details else "")
 
 

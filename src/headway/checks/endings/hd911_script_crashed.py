@@ -3,10 +3,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headway.checks.endings._shared import say_phase
+from headway.checks.known_errors import known_remedy
 from headway.core.check import Check, Needs
-from headway.core.ending_facts import CRASH, END, ENDING, CrashFacts, EndFacts
+from headway.core.ending_facts import CRASH, END, ENDING, CrashFacts, EndFacts, shape_text
 from headway.core.findings import Finding, Severity
 from headway.core.records import EventRecord
+
+ABOUT_TENSORS = ("RuntimeError", "ValueError", "IndexError", "TypeError", "TorchRuntimeError")
+"""Exceptions of torch about shapes, dtypes and indices."""
+SHOWN_TENSORS = 2
 
 
 class ScriptCrashed(Check):
@@ -23,16 +28,19 @@ class ScriptCrashed(Check):
 
     ## How it is measured
     From the exception: its innermost line outside torch, Python and installed packages, the lines
-    around it, what the loop was doing, and the shapes and dtypes of the current batch. Sizes that
-    never varied in the batches before and differ now are named.
+    around it, what the loop was doing, the tensors of that line, and the shapes and dtypes of the
+    current batch. Sizes that never varied in the batches before and differ now are named.
 
     ## False alarms
     Exceptions that the script catches are not reported, and neither is `sys.exit(0)`. Ctrl-C and
-    SIGTERM are interruptions (HD915).
+    SIGTERM are interruptions (HD915). If the script exits with an error status while it handles an
+    exception (`except ...: sys.exit(1)`), that exception is reported. A guard without `with` and
+    without `headway run` does not see `raise SystemExit(1)`.
 
     ## What to do
     Look at the named line with the named shapes. If only the last batch of an epoch differs, pass
-    `drop_last=True` to the DataLoader or make the code independent of the batch size.
+    `drop_last=True` to the DataLoader or make the code independent of the batch size. For common
+    errors of torch (shapes, dtypes, devices, a graph that is gone) the finding says what to change.
 
     ## References
     Python, "sys.excepthook".
@@ -57,19 +65,15 @@ class ScriptCrashed(Check):
             message += f" (sample {facts.sample})"
         if odd:
             message += f". {odd[0].name} {odd[0].unusual}"
-        remedies = []
-        if any("rows" in (item.unusual or "") for item in odd):
-            remedies.append(
-                "Pass `drop_last=True` to the DataLoader, or make this line independent of the "
-                "batch size."
-            )
+        elif facts.tensors and facts.error_type in ABOUT_TENSORS:
+            message += f". Here {' and '.join(map(shape_text, facts.tensors[:SHOWN_TENSORS]))}"
         yield self.find(
             record,
             message,
             subject=f"{facts.error_type} {facts.thread or ''}",
             where=facts.where(record.rank),
             severity=Severity.WARNING if facts.survived else None,
-            remedies=remedies,
+            remedies=_remedies(facts),
             **facts.evidence(),
         )
 
@@ -82,3 +86,16 @@ class ScriptCrashed(Check):
                 f"{error}. The line and the batch could not be recorded",
                 subject=error.partition(":")[0],
             )
+
+
+def _remedies(facts: CrashFacts) -> list[str]:
+    if known := known_remedy(facts.text):
+        return [known]
+    if any(" row" in (item.unusual or "") for item in facts.batch):
+        return [
+            "Pass `drop_last=True` to the DataLoader, or make this line independent of the batch "
+            "size."
+        ]
+    if facts.error_type in ("SystemExit", "ArgumentError") and "parse_" in (facts.line_text or ""):
+        return ["Pass the options of the script after `--`: `headway run train.py -- --epochs 3`."]
+    return []

@@ -56,17 +56,17 @@ class Interrupted(Check):
         saved = {True: "; a snapshot was saved", False: "; no snapshot could be saved"}
         yield self.find(
             record,
-            f"the run was stopped by {name}{reason} at step {record.step}"
+            f"the run was stopped{f' by {name}' if name else ''}{reason} at step {record.step}"
             f"{'' if facts.saved is None else saved[facts.saved]}",
             where=facts.place.where(rank=record.rank),
             remedies=["Continue from the snapshot with `guard.resume()`."] if facts.saved else [],
-            signal=name,
+            signal=name or None,
             phase=facts.phase,
         )
 
 
 def _name(number: int | None) -> str:
     try:
-        return "an unknown signal" if number is None else signal.Signals(number).name
+        return "" if number is None else signal.Signals(number).name
     except ValueError:
         return f"signal {number}"

@@ -9,8 +9,9 @@ from headway.checks.nonfinite_rows import NonfiniteRowsCheck
 from headway.core.check import Needs
 from headway.core.facts import LISTED
 from headway.core.findings import Finding, Severity, Where
+from headway.core.incident_events import TRACED, read_traced
 from headway.core.numbers import plural, say
-from headway.core.records import StepRecord, record_at
+from headway.core.records import EventRecord, StepRecord, record_at
 from headway.core.signals import Signal
 
 SEARCH = 20
@@ -41,8 +42,9 @@ class NonfiniteGradient(NonfiniteRowsCheck):
     ## False alarms
     A step that a GradScaler skips is its normal search for a scale and is not reported, unless the
     skips do not end (20 in a row) or continue at a scale below 1, where scaling can no longer be
-    what overflows. In a log, one or two rows that recover are information if a loss scale, an
-    infinity or the beginning of the run points to a scaler, and otherwise a warning.
+    what overflows, or a trace of the step shows an op whose derivative is infinite at its input,
+    which no scale changes. In a log, one or two rows that recover are information if a loss scale,
+    an infinity or the beginning of the run points to a scaler, and otherwise a warning.
 
     ## What to do
     If the loss is non-finite too, fix the loss. If it is finite, look for an op with an infinite
@@ -58,7 +60,9 @@ class NonfiniteGradient(NonfiniteRowsCheck):
     name = "nonfinite-gradient"
     severity = Severity.ERROR
     summary = "a gradient contains NaN or Inf"
-    needs = Needs(signals=("grad_norm",), nonfinite=True)
+    needs = Needs(
+        signals=("grad_norm",), nonfinite=True, kinds=(StepRecord, EventRecord), events=(TRACED,)
+    )
     explains = ("HD301", "HD408", "HD101", "HD414", "HD701")
     yields_to = ("HD301", "HD408", "HD101")
 
@@ -72,12 +76,20 @@ class NonfiniteGradient(NonfiniteRowsCheck):
         self.seen = 0
         """In the log of another tool: rows so far, with or without a norm."""
         self.skips_in_a_row = 0
+        self.infinite_slope_at: int | None = None
+        """The last step in which an op was seen whose derivative is infinite at its input."""
 
-    def observe(self, record: StepRecord) -> Iterable[Finding]:
+    def observe(self, record: StepRecord | EventRecord) -> Iterable[Finding]:
+        if isinstance(record, EventRecord):
+            traced = read_traced(record)
+            if traced is not None and traced.has_infinite_slope:
+                self.infinite_slope_at = record.step
+            return
         for name, norm in record.family("grad_norm"):
             if math.isfinite(norm):
                 self.finite_before += 1
                 self.skips_in_a_row = 0
+                self.infinite_slope_at = None
             elif not self._scaler_searches(record, name):
                 yield self._finding(record, name, norm)
 
@@ -180,6 +192,8 @@ class NonfiniteGradient(NonfiniteRowsCheck):
         if not record.values.get(name.replace("grad_norm", "scaler_skipped")):
             return False
         self.skips_in_a_row += 1
+        if self.infinite_slope_at is not None:
+            return record.step < self.infinite_slope_at
         scale = record.values.get(name.replace("grad_norm", "loss_scale"), math.inf)
         return scale >= 1 and self.skips_in_a_row <= self.limits.scaler_skips
 

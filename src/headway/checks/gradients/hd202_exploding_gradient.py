@@ -88,6 +88,8 @@ Point = tuple[Moment, float, float]
 
 RECENT = 64
 """Number of rows of another tool's log that are inspected before a non-finite value."""
+STEADY, STEADILY = 6, 1.25
+"""There: medians that grow up to the end of the log, and the factor between two of them."""
 BARELY = 1.3
 LEFT, ENDED, RAN_OUT = 3.0, 50.0, 200.0
 """There: multiples of the usual norm that start a growth, that are an explosion if it ends in NaN,
@@ -115,7 +117,9 @@ class ExplodingGradient(Check):
     medians at 100 times, whatever the loss did; and so do five rows at the end of the log, at 200
     times, with a worse loss. Slow, uneven growth is reported if every norm of the run's last eighth
     is 10000 times those of the first, each eighth of its second half is at least twice the one
-    before, and the loss is a tenth worse than its best.
+    before, and the loss is a tenth worse than its best. At the end of another tool's log, six
+    medians in a row that each grow by a quarter, to 100 times the usual norm before, are a warning
+    even if the loss falls.
 
     ## False alarms
     One spike changes no median. A norm that grows while the loss falls means that the run learns. A
@@ -191,6 +195,10 @@ class ExplodingGradient(Check):
 
     def finish(self) -> Iterable[Finding]:
         yield from self._ending(3 + 2, RAN_OUT, lasted=True)
+        growth = self._steady_growth()
+        if growth:
+            self.reported["grad_norm"] = growth[0][1]
+            yield self._finding("grad_norm", growth, slow=True, severity=Severity.WARNING)
 
     def _note_row(self, record: StepRecord) -> Iterable[Finding]:
         norm, loss = (record.values.get(name, math.nan) for name in ("grad_norm", "loss"))
@@ -328,6 +336,19 @@ class ExplodingGradient(Check):
         last_low = max(at for at, (_, norm, _) in enumerate(eras.points) if norm <= WIGGLE * early)
         return eras.points[last_low:]
 
+    def _steady_growth(self) -> list[Point]:
+        """For a log: medians that grow up to its end and never fall, whatever the loss does."""
+        points = self.points.get("grad_norm", [])
+        if not self.context.rows or "grad_norm" in self.reported or len(points) <= STEADY:
+            return []
+        begin = len(points) - 1
+        while begin and points[begin][1] >= STEADILY * points[begin - 1][1]:
+            begin -= 1
+        growth, latest = points[begin:], points[-1][1]
+        before = [norm for _, norm, _ in points[: begin + 1]]
+        grown = latest > max(self.limits.above_start * median(before), *before)
+        return growth if grown and len(growth) > STEADY else []
+
     def _without_progress(self, growth: list[Point], ratio: float) -> bool:
         """Whether the norm grew by this factor while the loss did not improve."""
         (_, norm, loss), (_, later_norm, later_loss) = growth[0], growth[-1]
@@ -337,7 +358,14 @@ class ExplodingGradient(Check):
             return False
         return later_norm > ratio * norm
 
-    def _finding(self, name: str, growth: list[Point], *, slow: bool = False) -> Finding:
+    def _finding(
+        self,
+        name: str,
+        growth: list[Point],
+        *,
+        slow: bool = False,
+        severity: Severity | None = None,
+    ) -> Finding:
         (onset, norm, loss), (end, later_norm, later_loss) = growth[0], growth[-1]
         known = not math.isnan(loss + later_loss)
         how = "and is still growing" if slow else "without interruption"
@@ -347,6 +375,7 @@ class ExplodingGradient(Check):
             f"{name} has grown from {say(norm)} to {say(later_norm)} at step {end[2]}, by a "
             f"factor of {say(later_norm / norm)}, {how}{then}",
             subject=name,
+            severity=severity,
             remedies=[
                 "Lower the learning rate or lengthen the warm-up, and clip at a norm that is "
                 "typical of the early steps.",

@@ -8,6 +8,8 @@ from headway.core.check import Check, Needs
 from headway.core.facts import LISTED, Parameters, say_list, trained_positions
 from headway.core.findings import Finding, Severity, Where
 from headway.core.optimizer_facts import (
+    UNUSED,
+    BypassedModuleFacts,
     ClearedGradientsFacts,
     GraphCutFacts,
     UncalledModuleFacts,
@@ -95,6 +97,8 @@ class MissingGradient(Check):
         """Paths of modules that are never called …"""
         self.registered_at: tuple[str, int, str] | None = None
         """… and the line that makes the first of them."""
+        self.bypassed: list[str] = []
+        """Paths of modules that are never called: what they replaced still runs."""
         self._restart()
 
     def _restart(self) -> None:
@@ -115,7 +119,9 @@ class MissingGradient(Check):
             elif record.topic == "graph-cut":
                 self._add_cut(GraphCutFacts.of(record))
             elif record.topic == "uncalled-module":
-                self._add_uncalled(UncalledModuleFacts.of(record))
+                self._add_uncalled(UncalledModuleFacts.of(record), self.uncalled)
+            elif record.topic == "bypassed-module":
+                self._add_uncalled(BypassedModuleFacts.of(record), self.bypassed)
             parameters = Parameters.of(record)
             if parameters is not None:
                 self._restart()
@@ -148,11 +154,13 @@ class MissingGradient(Check):
             for name in facts.parameters:
                 self.cuts[name] = (where.file, where.line, where.function or "", function)
 
-    def _add_uncalled(self, facts: UncalledModuleFacts) -> None:
+    def _add_uncalled(
+        self, facts: UncalledModuleFacts | BypassedModuleFacts, paths: list[str]
+    ) -> None:
         where = facts.locate()
         if self.registered_at is None and where.file is not None and where.line is not None:
             self.registered_at = (where.file, where.line, where.function or "")
-        self.uncalled += facts.modules
+        paths += facts.modules
 
     def finish(self) -> Iterable[Finding]:
         seen_enough = self.samples >= self.limits.short_samples and not self.dynamic
@@ -188,7 +196,7 @@ class MissingGradient(Check):
     def _findings(self, *, sure: bool, short: bool = False) -> Iterable[Finding]:
         names = {at: self.context.name("param", at) for at in sorted(self.missing)}
         idle = [name for name in names.values() if IDLE.search(name)]
-        unused = [name for name in names.values() if self._is_uncalled(name)]
+        unused = [name for name in names.values() if _is_below(name, self.uncalled)]
         cut = [name for name in names.values() if name not in (*idle, *unused)]
         upstream = self._upstream() and not unused
         self.missing = set()  # report once; a new set-up record starts again
@@ -201,9 +209,6 @@ class MissingGradient(Check):
             yield self._finding(idle, Severity.INFO, upstream=False)
         if unused:
             yield self._unused(unused)
-
-    def _is_uncalled(self, name: str) -> bool:
-        return any(name.startswith(f"{path}.") for path in self.uncalled)
 
     def _unused(self, names: list[str]) -> Finding:
         modules = [path for path in self.uncalled if any(n.startswith(f"{path}.") for n in names)]
@@ -230,11 +235,24 @@ class MissingGradient(Check):
         idle = IDLE.search(names[0]) is not None
         at = next((self.cuts[name] for name in reversed(names) if name in self.cuts), None)
         file, line, function = (None, None, None) if at is None or idle else at[:3]
-        if at is not None and not idle:
+        unused = at is not None and not idle and at[3] == UNUSED
+        bypassed = [path for path in self.bypassed if any(_is_below(n, [path]) for n in names)]
+        if bypassed and self.registered_at is not None:
+            file, line, function = self.registered_at
+            one = len(bypassed) == 1
+            cut = f"; {say_list(bypassed)} " + (
+                "is never called: the model still runs the module that it replaced"
+                if one
+                else "are never called: the model still runs the modules that they replaced"
+            )
+        elif unused:
+            cut = f"; the loss does not use the result of line {line}"
+        elif at is not None and not idle:
             cut = (cut or "; the graph is cut") + f" by {_spell_call(at[3])} on line {at[1]}"
         return self.find(
             record_at(self.last),
-            f"{len(names)} of {self.expected} trained parameters have no gradient in any of "
+            f"{len(names)} of {self.expected} trained parameters "
+            f"{'has' if len(names) == 1 else 'have'} no gradient in any of "
             f"{self.samples} measured steps: {say_list(names)}{cut}",
             severity=severity,
             subject="experts" if idle else "",
@@ -245,6 +263,16 @@ class MissingGradient(Check):
             ]
             if idle
             else [
+                "A list, a copy or another attribute still refers to the module that was "
+                "replaced: replace it there, too, or before that reference is made."
+            ]
+            if bypassed
+            else [
+                "Use the result in the forward pass, or remove the layer.",
+                "If it is not meant to train, freeze it or remove it from the optimizer.",
+            ]
+            if unused
+            else [
                 f"Follow the data from {where} to the loss and look for .numpy(), .item(), .data, "
                 ".detach(), torch.tensor(x) or a no_grad block on the way.",
                 "If it is not meant to train, freeze it or remove it from the optimizer.",
@@ -254,6 +282,10 @@ class MissingGradient(Check):
             trained_count=self.expected,
             samples=self.samples,
         )
+
+
+def _is_below(name: str, paths: Sequence[str]) -> bool:
+    return any(name.startswith(f"{path}.") for path in paths)
 
 
 def _spell_call(function: str) -> str:

@@ -8,7 +8,7 @@ from headway.checks.nonfinite_rows import NonfiniteRowsCheck
 from headway.core.check import Needs
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import say
-from headway.core.records import StepRecord, record_at
+from headway.core.records import Moment, StepRecord, moment_of, record_at
 from headway.core.signals import Signal
 
 
@@ -28,7 +28,8 @@ class NonfiniteLoss(NonfiniteRowsCheck):
     ones, because the total is only their sum. The log of another tool is read to its end first: a
     loss that is finite again later is a warning, and so is a loss that stays NaN while every
     gradient norm next to it is finite. For a mean over N steps, the message says that the NaN
-    occurred within those N steps.
+    occurred within those N steps. A validation loss that is NaN to the end of a log while the
+    training loss is finite is a warning.
 
     ## False alarms
     None for a per-step loss. In some loggers (Hugging Face without `logging_nan_inf_filter`) one
@@ -83,8 +84,44 @@ class NonfiniteLoss(NonfiniteRowsCheck):
             )
         return remedies
 
+    def start(self) -> None:
+        super().start()
+        self.evaluations = 0
+        """Finite validation losses of a log."""
+        self.lost: list[Moment] = []
+        """Its non-finite ones since the last finite one: the first and the latest."""
+        self.lost_count = 0
+
+    def finish(self) -> Iterable[Finding]:
+        trains = self.episode is None and self.finite_before > 0
+        yield from super().finish()
+        if self.lost_count >= 2 and trains:
+            never = "" if self.evaluations else "; it was never finite"
+            yield self.find(
+                record_at(self.lost[0]),
+                f"validation loss is NaN or Inf in all {self.lost_count} evaluations to the end of "
+                f"the log, while the training loss stays finite{never}",
+                subject="eval/loss",
+                severity=Severity.WARNING if self.evaluations else Severity.INFO,
+                remedies=[VALIDATION],
+                evaluations=self.lost_count,
+                finite_before=self.evaluations,
+            )
+
+    def _note_evaluation(self, record: StepRecord) -> None:
+        value = record.values.get("eval/loss")
+        if value is None:
+            return
+        if math.isfinite(value):
+            self.evaluations += 1
+            self.lost, self.lost_count = [], 0
+        else:
+            self.lost = [*self.lost[:1], moment_of(record)]
+            self.lost_count += 1
+
     def observe_row(self, record: StepRecord) -> Iterable[Finding]:
         """For a log: collect the non-finite rows, and report them once it is clear how they end."""
+        self._note_evaluation(record)
         value = record.values.get("loss")
         if value is None and "loss" not in self.context.header.signals:
             parts = [part for key, part in record.values.items() if key.startswith("loss/")]
@@ -163,6 +200,10 @@ def _nonfinite_components(record: StepRecord) -> list[str]:
 FIRST = (
     "The first loss is already non-finite, so the learning rate is not the cause: check the "
     "input, the labels and the initial weights."
+)
+VALIDATION = (
+    "Look for an empty validation batch, a division by a count of 0, half precision in the "
+    "evaluation only, or batch-norm statistics that overflowed (`headway scan CHECKPOINT`)."
 )
 ORIGIN = (
     "Find the op that produced it: log, sqrt, division or exp near a singular point, or an "

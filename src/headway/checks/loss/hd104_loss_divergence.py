@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from statistics import median
 
 from headway.checks.loss_context import (
+    ValidationPoint,
     ends_above_best,
+    find_overfitting,
+    first_risen,
     has_competing_losses,
+    is_far_above,
     keep_curve,
-    rise_begins_after,
+    note_validation,
     rises_beyond,
     split_thirds,
 )
@@ -24,8 +28,6 @@ from headway.core.window import (
     DownsampledSeries,
     Window,
     detrended_sigma,
-    drift_sigma,
-    log_sigma,
 )
 
 BACK = 3
@@ -69,7 +71,8 @@ class LossDivergence(Check):
     reported at once. The finding is placed at the step where the loss left its best level. At the
     end of another tool's log a rise of a few rows counts if it does not fall and is worse than
     everything before; so does a curve that stays 15 % above its best level for its last fifth or
-    longer, unless a quarter of the rise is recovered.
+    longer, unless a quarter of the rise is recovered. A validation loss that ends 15 % above its
+    best while the training loss falls is information: the model overfits.
 
     ## False alarms
     After a curriculum switch or a warm restart the loss falls again; once a quarter of the rise is
@@ -145,6 +148,8 @@ class LossDivergence(Check):
         """In such a log: the ending of a divergence from which the run may still recover."""
         self.curve: list[tuple[Moment, float]] = []
         """In such a log: the losses since its start or restart, thinned."""
+        self.validation: list[ValidationPoint] = []
+        """In such a log: the evaluations, each with the latest training loss."""
 
     def begin(self, header: Header) -> None:
         self.coarse = header.signals.get("loss", Signal()).span >= COARSE
@@ -159,7 +164,10 @@ class LossDivergence(Check):
 
     def observe_row(self, record: StepRecord) -> Iterable[Finding]:
         loss = record.values.get("loss")
-        if loss is None or has_competing_losses(self.context.header):
+        if has_competing_losses(self.context.header):
+            return
+        note_validation(self.validation, record, self.curve)
+        if loss is None:
             return
         if record.segment != self.segment and self.pending:
             # The run was restarted, so it did not recover by itself.
@@ -202,7 +210,12 @@ class LossDivergence(Check):
             yield self._finding(self.pending)
             self.pending = ""
             return
-        yield from list(self._judge_short_log()) or self._judge_curve()
+        found = list(self._judge_short_log()) or list(self._judge_curve())
+        overfitting = None if found or self.ever_reported else find_overfitting(self.validation)
+        if overfitting is not None:
+            at, told = record_at(overfitting.at), overfitting.as_finding()
+            found = [self.find(at, subject="eval/loss", severity=Severity.INFO, **told)]
+        yield from found
 
     def _note_row(self, record: StepRecord, loss: float) -> None:
         if self.first_step is None:
@@ -300,7 +313,8 @@ class LossDivergence(Check):
     def _climb(self, record: StepRecord, loss: float) -> None:
         if self.onset is None:
             self.onset = moment_of(record)
-            self.left = self._first_risen()
+            self.left = first_risen(self.quiet, QUIET, SLOW)
+            del self.quiet[:-QUIET]
             self.rise.clear()
             self.above = self.touches = 0
             self.first_jump = self.worst = self.latest = loss
@@ -313,13 +327,6 @@ class LossDivergence(Check):
         # Two in a row, because a single hard batch says nothing about the weights.
         self.worst = max(self.worst, min(loss, self.latest))
         self.latest = loss
-
-    def _first_risen(self) -> Moment | None:
-        """Where the rise began, which may be long before it left the band: after the last low loss
-        among the latest ones, or among many more if the rise is slow."""
-        found = [rise_begins_after(self.quiet[-few:]) for few in (QUIET, SLOW * QUIET)]
-        del self.quiet[:-QUIET]
-        return min((moment for moment in found if moment is not None), default=None)
 
     def _recover(self) -> None:
         for _, loss in self.rise.points:
@@ -354,33 +361,25 @@ class LossDivergence(Check):
         lost_half = level >= best.first - best.progress / 2
         return lost_half and not falling and self._far_above(level, late)
 
-    def _gradual(self) -> bool:
-        """For a log: whether the rise began without a jump. Rows are sparse and the rise may begin
-        within the band, so the first loss above it is compared with the last ones below."""
-        if not self.context.rows or len(self.quiet) < 3:
-            return False
-        before = max(self.best.level, median(loss for _, loss in self.quiet[-3:]))
-        return self.worst - self.best.level > GROWN * (self.first_jump - before)
-
     def _far_above(self, level: float, late: list[float]) -> bool:
         """Whether the rise is large against the best level and against the noise."""
-        best, limits = self.best, self.limits
+        best, limits, before = self.best, self.limits, self.before.values
         if self.signed or best.level <= 0 or min(late) <= 0:
             # Signed losses (policy gradients, critics) drift: they must be worse than ever before.
             least = 2 * max(best.progress, abs(best.first))
             if self.context.rows:
-                least = max(least, 10 * max(map(abs, self.before.values), default=0.0))
+                least = max(least, 10 * max(map(abs, before), default=0.0))
             return level - best.level > max(8 * detrended_sigma(late), least)
-        before = [math.log(loss) for loss in self.before.values if loss > 0]
-        rise = math.log(level) - median(split_thirds(before)[2])
-        noise = max(log_sigma(late), drift_sigma(before))
-        if best.progressed and self._gradual():
-            # A whole log is enough evidence: the rise need not double a loss of 4 nats.
-            calm = max(log_sigma(late), drift_sigma(before[-20:]))
-            return math.log(level / best.level) > max(math.log(GRADUAL), 5 * calm)
+        ratio, sigmas = limits.ratio_without_progress, 8.0
         if best.progressed:
-            return rise > max(math.log(limits.ratio), 5 * noise)
-        return rise > max(math.log(limits.ratio_without_progress), 8 * noise)
+            ratio, sigmas = limits.ratio, 5.0
+        gradual = False  # in a log: whether the rise began without a jump, perhaps within the band
+        if best.progressed and self.context.rows and len(self.quiet) >= 3:
+            below = max(best.level, median(loss for _, loss in self.quiet[-3:]))
+            gradual = self.worst - best.level > GROWN * (self.first_jump - below)
+        return is_far_above(
+            level, late, before, best, GRADUAL if gradual else ratio, sigmas, gradual
+        )
 
     def _finding(self, ending: str) -> Finding:
         assert self.onset is not None

@@ -159,7 +159,7 @@ class LossStalled(Check):
         if rows and self.onset is not None:
             # A log that begins late belongs to a resumed run, which may be near its end.
             late = self.onset[2] > max(MAY_BEGIN, 5 * signal.every) // signal.per_label
-            if late or self.rate == 0 or has_competing_losses(header):
+            if late or has_competing_losses(header):
                 return
         if self.count < 20 or self.onset is None or not steps >= self.limits.guess_steps:
             return
@@ -193,17 +193,28 @@ class LossStalled(Check):
             record_at(self.onset),
             f"the loss has not moved in {length}: {say(start)} at first, {say(level)} now"
             + (", the loss of a random guess" if guess else "")
-            + "; updates are applied but make no progress",
-            remedies=[
-                "Try to overfit one batch. If it works, check whether inputs and labels still "
-                "belong together; if not, check the code between the model's output and the loss."
-            ],
+            + (
+                "; the learning rate is logged as 0 throughout"
+                if self.rate == 0
+                else "; updates are applied but make no progress"
+            ),
+            remedies=[NO_RATE if self.rate == 0 else OVERFIT_ONE],
             start=start,
             level=level,
             noise=noise,
             steps=steps,
             guess=guess,
         )
+
+
+NO_RATE = (
+    "Check the learning rate that the optimizer has: a schedule that starts or ends at 0, or is "
+    "stepped before the optimizer exists, changes nothing."
+)
+OVERFIT_ONE = (
+    "Try to overfit one batch. If it works, check whether inputs and labels still belong "
+    "together; if not, check the code between the model's output and the loss."
+)
 
 
 def _error(values: Sequence[float]) -> float:

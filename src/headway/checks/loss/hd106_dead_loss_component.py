@@ -46,12 +46,13 @@ class DeadLossComponent(Check):
     of a preflight, after one) if another component has a non-zero gradient. A preflight reads the
     components from the autograd graph of the loss. It reports a component whose weight is 0; a
     value that is added to the sum without its graph, or that is 0 because it compares something
-    with itself; a part whose gradient reaches only parameters of an optimizer that does not step
-    next, and is cleared before it does (a generator's loss on a detached sample); a loss that is
-    computed and never added, if some parameters would be trained by it alone, if the sum it was
-    added to is not used, or if nothing reads it; and a constant 0 (`torch.zeros(())`) that is added
-    in its place in all of 50 steps. A router's balancing loss is dead if it falls only because the
-    scores shrink: their sum has halved, and the experts are chosen as unevenly as before.
+    with itself or, in six steps from the first on, two values that are equal; a part whose gradient
+    reaches only parameters of an optimizer that does not step next, and is cleared before it does
+    (a generator's loss on a detached sample); a loss that is computed and never added, if some
+    parameters would be trained by it alone, if the sum it was added to is not used, or if nothing
+    reads it; and a constant 0 (`torch.zeros(())`) that is added in its place in all of 50 steps. A
+    router's balancing loss is dead if it falls only because the scores shrink: their sum has
+    halved, and the experts are chosen as unevenly as before.
 
     ## False alarms
     A component that ever changed is alive: a hinge loss may end at 0, a triplet loss may have empty
@@ -280,6 +281,11 @@ GRAPH_FAULTS = {
         "is 0 and has no graph: it compares values with themselves, and none depends on a trained "
         "parameter",
         "Compute one side from the model that is trained (the student, the prediction).",
+    ),
+    "equal": (
+        "compares two values that are equal, so it is 0 and has no gradient",
+        "Compare values that differ: look for an augmentation that changes nothing, or one output "
+        "on both sides.",
     ),
     "discarded": (
         "is computed but never becomes part of a loss that backward() is called on",

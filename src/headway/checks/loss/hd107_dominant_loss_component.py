@@ -19,6 +19,14 @@ EVERY = 4
 FIRST, RECENT = 10, 25
 """Number of first samples whose median is a component's start level, and of latest samples for
 its current level."""
+_PLAYERS = {
+    **dict.fromkeys(("d", "disc", "dis", "discriminator"), "d"),
+    **dict.fromkeys(("g", "gen", "generator"), "g"),
+}
+"""Names of the two losses of a GAN."""
+GONE, GROWN = 0.01, 3.0
+"""Share of its start level at which a discriminator's loss is gone, and the factor by which the
+generator's has grown."""
 TRADED_OFF = 2.0
 """A component that rises by more is being trained: an autoencoder's KL term rises as it learns."""
 
@@ -41,6 +49,8 @@ class DominantLossComponent(Check):
     have no small weight of their own and do not improve. By value, which is weaker evidence: for
     200 steps the others together are less than 1 % of the sum of magnitudes, and either have not
     improved since they started or are less than 0.01 %. If they do improve, it is information only.
+    In the log of a GAN: the discriminator's loss has fallen to a hundredth of its start while the
+    generator's has tripled.
 
     ## False alarms
     Small regularisers next to the main loss are meant to be small: by value, components below 0.05
@@ -141,6 +151,8 @@ class DominantLossComponent(Check):
 
     def finish(self) -> Iterable[Finding]:
         yield from self._by_gradient(1)
+        if self.context.rows and not self.reported:
+            yield from self._won()
         enough = self.context.rows and len(self.rests) >= FIRST
         if enough and not self.reported and self.rests.median < self.limits.rest:
             yield from self._judge(self.leader)
@@ -248,6 +260,24 @@ class DominantLossComponent(Check):
         )
         mild = not starved and rest > limits.rest_at_all
         yield self._finding(leader, message, mild=mild, rest=rest, limit=limits.rest)
+
+    def _won(self) -> Iterable[Finding]:
+        """For a log: the discriminator of a GAN whose loss is gone while the generator's grows."""
+        names = {_PLAYERS[key]: name for name in self.starts if (key := name.lower()) in _PLAYERS}
+        if len(names) < 2 or any(len(self.recent[name]) < RECENT for name in names.values()):
+            return
+        (lost, lost_first), (gen, gen_first) = (
+            (self.recent[names[side]].median, self.starts[names[side]]) for side in "dg"
+        )
+        gone = lost <= GONE * lost_first and lost_first >= self.limits.material
+        if not gone or gen < GROWN * gen_first:
+            return
+        message = (
+            f"went from {say(gen_first)} to {say(gen)} while {names['d']} fell from "
+            f"{say(lost_first)} to {say(lost)}: the discriminator has won, and the generator gets "
+            "no useful gradient"
+        )
+        yield self._finding(names["g"], message, mild=False, generator=gen, discriminator=lost)
 
     def _finding(self, component: str, message: str, *, mild: bool, **evidence: Any) -> Finding:
         self.reported.add(component)

@@ -25,14 +25,16 @@ class TokenNeverLearned(Check):
     ## How it is measured
     Over the first steps: one token ends the rows and also pads them, it is part of the rows
     themselves (the attention mask includes it, or batches padded to the longest row end in exactly
-    one), it is never a target, and in most rows the token right before it is the last target. Or
+    one), it is never a target, and in most rows the token right before it is the last target.
+    Targets whose loss is multiplied by 0 count as ignored. Where there is no attention mask, a
+    script that sets its padding token to the end token is enough for a warning. Or
     the loss ignores the id of a token (`ignore_index=0`) that occurs inside the rows, between other
     targets, in at least a fifth of them: a warning.
 
     ## False alarms
     A pad token that is not part of the rows is rightly ignored and not reported. Nor is a template
     that ends in a line break after the end token, because a line break does not pad. Without an
-    attention mask and with rows padded to a fixed length nothing can be said.
+    attention mask, with rows padded to a fixed length and no such line nothing can be said.
 
     ## What to do
     Use a pad token of its own (`tokenizer.add_special_tokens({"pad_token": "<pad>"})`, then resize
@@ -68,13 +70,14 @@ class TokenNeverLearned(Check):
         if facts.token is None or facts.learned or not facts.pads or rows < self.limits.rows:
             return
         part_of_rows = facts.ends_longest or (facts.attended or 0.0) >= share
-        if not part_of_rows or stops < share:
+        if not (part_of_rows or facts.pad_is_end) or stops < share:
             return
         yield self.find(
             onset_record(record),
             f"token {facts.token} ends {stops:.0%} of {rows} rows and is never a target: it is "
             f"also the padding, and every label equal to it is ignored, so the model never learns "
             f"to stop",
+            severity=None if part_of_rows else Severity.WARNING,
             where=facts.locate(rank=record.rank),
             remedies=[
                 "Use a pad token that differs from the end token, or mask the labels by the "

@@ -32,8 +32,9 @@ class OptimizerStateLost(Check):
 
     ## False alarms
     SGD without momentum has no state to lose. Fine-tuning with a new learning rate, another
-    optimizer or other parameters is a new training, and so are weights without a checkpoint of
-    moments. Copies that another run continues from an earlier point are not reported either.
+    optimizer or other parameters is a new training, and so are weights from a file that contains
+    nothing else and was written after the last step. Copies that another run continues from an
+    earlier point are not reported either.
 
     ## What to do
     Save `optimizer.state_dict()` with the weights and load it on resume; create the optimizer once,

@@ -27,13 +27,15 @@ class ScheduleOffAtResume(Check):
     beyond the loaded position, or the rate is less than 0.7 of the loaded one. Or the training
     continues from a checkpoint (its weights and the state of its optimizer were loaded) that
     contains a state of this kind of schedule, and the schedule is at its beginning: a warning
-    as long as the rate is the loaded one, an error if it is lower. HD406 reports a rate that
+    as long as the rate is the loaded one, an error if it is lower. A warning as well if the
+    checkpoint has no state of the schedule, but was saved under one with the same base rate, and
+    the loaded rate is not the one that the schedule begins with. HD406 reports a rate that
     jumps up.
 
     ## False alarms
     A new schedule that is advanced to the saved position, one step after loading, and rates that do
     not depend on the position are not reported. A new schedule for another stage of training is
-    not reported if the checkpoint has no state for it, or if its weights are not loaded.
+    not reported if it has another base rate, or if the weights of the checkpoint are not loaded.
 
     ## What to do
     Load the schedule's state and do not advance it by hand: `scheduler.load_state_dict(…)` restores
@@ -59,6 +61,15 @@ class ScheduleOffAtResume(Check):
         """Share of the loaded rate below which a schedule that was not loaded is too far on."""
         same: float = 0.01
         """Relative difference of two rates that are the same."""
+
+    def _rate_of_another_position(self, facts: ScheduleResumeFacts) -> bool:
+        """A schedule that was not loaded, and a loaded rate that is not the one it begins with."""
+        own, loaded, same = facts.own_rate, facts.restored_rate, self.limits.same
+        if own is None or loaded is None or facts.rate is None or facts.restored:
+            return False
+        begins = not facts.advanced and (facts.stands_at or 0) <= 1
+        kept = abs(facts.rate - loaded) <= same * loaded
+        return bool(facts.continues and begins and kept and abs(own - loaded) > same * loaded)
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts, limits = ScheduleResumeFacts.of(record), self.limits
@@ -96,6 +107,13 @@ class ScheduleOffAtResume(Check):
                 f"{name} restarts at position {stands} although the optimizer was resumed; the "
                 f"checkpoint has its state, at position {saved}"
             )
+        elif self._rate_of_another_position(facts):
+            message = (
+                f"{name} restarts at position {stands}, where its rate is "
+                f"{say(facts.own_rate or 0.0)}, although the optimizer was resumed with the rate "
+                f"of a later position, {say(before or 0.0)}"
+            )
+            rates = ""
         else:
             return
         again = stands <= 1

@@ -7,7 +7,14 @@ from headway.core.check import Check, Needs
 from headway.core.data_facts import RankReplicasFacts
 from headway.core.facts import LISTED, say_list
 from headway.core.findings import Finding, Severity, Where
-from headway.core.records import Header, SetupRecord, StepRecord
+from headway.core.records import (
+    Header,
+    Moment,
+    SetupRecord,
+    StepRecord,
+    moment_of,
+    record_at,
+)
 
 SIGNAL = "rank/weights_hash"
 
@@ -34,9 +41,9 @@ class RankDesync(Check):
     Sharded weights are not replicas and are not compared; neither are buffers, which differ by
     design (the running statistics of BatchNorm). Without a wrapper, a parameter that begins
     different is a shard or a stage of a pipeline, and so may be an equal constant whose gradients
-    differ. If ranks train independently between rare averages
-    (local SGD, DiLoCo), weights differ on purpose, and on GPUs of different models the last bit may
-    differ: ignore this finding then.
+    differ. If ranks train independently between averages (local SGD, DiLoCo), weights differ on
+    purpose: `check` sees the averages and is quiet; during a run, ignore this finding. On GPUs of
+    different models the last bit may differ as well.
 
     ## What to do
     Stop, and resume from a checkpoint of a rank in the majority. Then look for what only one rank
@@ -60,6 +67,9 @@ class RankDesync(Check):
         self.agreed: int | None = None
         """The last step at which all replicas were equal."""
         self.reported = False
+        self.listens = self.averaged = False
+        self.held: tuple[Moment, list[list[int]], int | None] | None = None
+        """The first difference, until it is known whether it is meant."""
         self.apart: list[str] = []
         """Parameters that differ, in a script that synchronises by hand."""
         self.exchanged: int | None = None
@@ -69,13 +79,18 @@ class RankDesync(Check):
         some steps later."""
 
     def begin(self, header: Header) -> None:
+        kept = self.listens, self.averaged, self.held  # the script is the same after a resume
         self.start()
+        self.listens, self.averaged, self.held = kept
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
             facts = RankReplicasFacts.of(record)
-            self.apart, self.exchanged = list(facts.apart), facts.exchanged
-            self.equal_at = facts.equal_at
+            self.listens |= facts.listens
+            self.averaged |= facts.averaged
+            if not facts.listens:
+                self.apart, self.exchanged = list(facts.apart), facts.exchanged
+                self.equal_at = facts.equal_at
             return
         held = checksums_by_rank(record, SIGNAL)
         if len(held) < 2:
@@ -85,7 +100,16 @@ class RankDesync(Check):
             self.agreed, self.reported = record.step, False
         elif not self.reported:
             self.reported = True
-            yield self._finding(record, versions)
+            if not self.listens:
+                yield self._finding(record, versions)
+            elif self.held is None:  # the ranks may average their weights later on
+                self.held = (moment_of(record), versions, self.agreed)
+
+    def finish(self) -> Iterable[Finding]:
+        held, self.held = self.held, None
+        if held is not None and not self.averaged:
+            moment, versions, self.agreed = held
+            yield self._finding(record_at(moment), versions)
 
     def _finding(self, record: StepRecord, versions: list[list[int]]) -> Finding:
         count = sum(map(len, versions))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from headway.core.records import Header, StepRecord
 from headway.core.window import Window
 
 SIGNAL = "step_time_s"
+RATES = {"tokens_per_s": "tokens/s", "samples_per_s": "samples/s", "steps_per_s": "steps/s"}
+"""In a log without the time of a step: the throughput, and its unit."""
 TOGETHER = 8
 """Steps per median, so that a checkpoint, a validation or a log line has no effect."""
 
@@ -20,7 +23,8 @@ class StepTimeGrowth(Check):
     """Steps get slower and slower.
 
     ## What it checks
-    The wall time of a step, over the whole segment of the run.
+    The wall time of a step, over the whole segment of the run. In a log without it, the
+    throughput: tokens, samples or steps per second.
 
     ## Why it matters
     A step does the same work every time. If it takes longer and longer, the work itself grows: a
@@ -32,7 +36,8 @@ class StepTimeGrowth(Check):
     the median rises from every block to the next, no block adds less than 40 % of the mean rise,
     the later blocks add at least 85 % of what the earlier ones did, and the steps have become at
     least 1.5 times as long and 2 ms longer. Nothing is reported while the times within such groups
-    of 8 steps differ much: then the work varies from step to step.
+    of 8 steps differ much: then the work varies from step to step. A throughput is growth if the
+    time per token grows like that, or if the throughput itself falls at a constant rate.
 
     ## False alarms
     Noise, single slow steps, a slower machine from some step on, and a longer sequence length from
@@ -51,7 +56,7 @@ class StepTimeGrowth(Check):
     code = "HD804"
     name = "step-time-growth"
     summary = "steps get slower and slower"
-    needs = Needs(signals=(SIGNAL,))
+    needs = Needs(any_of=(SIGNAL, *RATES))
     scope = "training"
     explains = ()
 
@@ -66,17 +71,26 @@ class StepTimeGrowth(Check):
 
     def start(self) -> None:
         self.growth = SegmentGrowth()
+        self.fall = SegmentGrowth()
+        """Throughput that falls at a constant rate, as what is missing from its first value."""
+        self.rate = ""
+        """The throughput that is judged instead of the time of a step."""
+        self.first = 0.0
         self.lately = Window(TOGETHER)
         self.scatters = Window(32)
 
     def begin(self, header: Header) -> None:
         # A new process may be on another machine, with another speed.
-        self.growth.begin(header, SIGNAL)
+        known = next((name for name in RATES if name in header.signals), "")
+        self.rate = known if header.cadence == "rows" and SIGNAL not in header.signals else ""
+        self.first = 0.0
+        self.growth.begin(header, self.rate or SIGNAL)
+        self.fall.begin(header, self.rate or SIGNAL)
         # A row of a log may already be a mean over many steps.
-        self.lately = Window(max(TOGETHER // header.steps_per_value(SIGNAL), 1))
+        self.lately = Window(max(TOGETHER // header.steps_per_value(self.rate or SIGNAL), 1))
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
-        seconds = record.values.get(SIGNAL)
+        seconds = record.values.get(self.rate or SIGNAL)
         # A skipped step includes the guard's own analysis.
         if seconds is None or record.held or not seconds > 0:
             return
@@ -89,13 +103,38 @@ class StepTimeGrowth(Check):
         lately.clear()
         if self.scatters.median > self.limits.scatter:
             return  # the work varies from step to step: a growing episode, not a growing graph
+        if self.rate:
+            self.first = self.first or pace
+            self.fall.admit(record, 2 - pace / self.first, self.limits)
+            pace = self.first / pace
         growth = self.growth.admit(record, pace, self.limits)
         if growth is not None:
             yield self._finding(record, growth)
 
     def finish(self) -> Iterable[Finding]:
         for record, growth in self.growth.at_the_end(self.limits):
-            yield self._finding(record, growth)
+            ends = (self.first / growth.before, self.first / growth.after)
+            yield self._slowed(record, *ends) if self.rate else self._finding(record, growth)
+            return
+        for record, growth in self.fall.at_the_end(self.limits):
+            yield self._slowed(
+                record, *(self.first * (2 - v) for v in (growth.before, growth.after))
+            )
+
+    def _slowed(self, record: StepRecord, before: float, after: float) -> Finding:
+        """The finding about a throughput, dated by where it began to fall."""
+        times = before / after if after > 0 else math.inf
+        unit = RATES[self.rate]
+        return self.find(
+            record,
+            f"throughput fell from {say(before)} to {say(after)} {unit}, a step takes {say(times)} "
+            f"times as long (limit {self.limits.ratio:g}), and it is still falling",
+            remedies=REMEDIES,
+            before=before,
+            after=after,
+            times=times,
+            signal=self.rate,
+        )
 
     def _finding(self, record: StepRecord, growth: Growth) -> Finding:
         times = growth.after / growth.before
@@ -104,16 +143,18 @@ class StepTimeGrowth(Check):
             f"a step took {say(growth.before)} s around step {growth.start:.0f} and takes "
             f"{say(growth.after)} s now, {say(times)} times as long (limit "
             f"{self.limits.ratio:g}), and the time per step is still growing",
-            remedies=[
-                "Look for a graph that reaches back over earlier steps: a recurrent state or a "
-                "loss carried over without `.detach()`, `retain_graph=True`.",
-                "Otherwise profile a late step: look for a list that is appended to and "
-                "traversed, hooks that are registered again in each step, or, if `loader_wait_s` "
-                "grows, the dataset.",
-            ],
+            remedies=REMEDIES,
             before_s=growth.before,
             after_s=growth.after,
             times=times,
             per_step_s=growth.per_step,
             since_step=int(growth.start),
         )
+
+
+REMEDIES = [
+    "Look for a graph that reaches back over earlier steps: a recurrent state or a loss carried "
+    "over without `.detach()`, `retain_graph=True`.",
+    "Otherwise profile a late step: look for a list that is appended to and traversed, hooks that "
+    "are registered again in each step, or, if `loader_wait_s` grows, the dataset.",
+]

@@ -143,4 +143,5 @@ class LossScaleCollapsed(Check):
             scale=scale,
             highest=highest,
             halvings=count,
+            began_step=self.began[name][0][2],
         )

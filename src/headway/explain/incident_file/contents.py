@@ -22,7 +22,7 @@ from headway._version import __version__
 from headway.core.numbers import say_bytes
 from headway.errors import UnreadableInput
 from headway.explain.explanation import Explanation
-from headway.explain.incident_file import packing
+from headway.explain.incident_file import packing, sample_preview
 from headway.explain.incident_file.packing import ChosenRows, Packed, format_path
 from headway.torch_adapters import nested_state
 from headway.torch_adapters.nested_state import (
@@ -231,6 +231,22 @@ class IncidentContents:
                 self._leave(format_path(at, root), why)
         self.files[BATCH] = {"batches": [one.to_plain() for one in packed]}
         return capture
+
+    def preview(
+        self, batches: Sequence[Any], rows: GuiltyRows | None, sources: Sequence[Any]
+    ) -> list[dict[str, Any]]:
+        """The failing samples for people; only where the data may be stored."""
+        chosen = rows or _rows_of(self._explanation, batches)
+        if BATCH not in self.files or isinstance(chosen, str):
+            return []
+        try:
+            return sample_preview.preview_samples(
+                batches, chosen, self._explanation.samples, sample_preview.find_decoder(sources)
+            )
+        except Exception as error:  # the user's classes, and a tokenizer
+            why = f"it cannot be made: {type(error).__name__}: {error!s:.80}"
+            self._leave("the preview of the samples", why)
+            return []
 
     def add_state(self, state: Mapping[str, Any] | None) -> None:
         """Add models and other forward state; a replay needs no optimizer state."""

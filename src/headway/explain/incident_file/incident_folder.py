@@ -2,6 +2,7 @@
 
     incidents/<n>-step<k>/incident.json   explanation, environment, what is stored and what is not
                           README.md       the same for readers
+                          samples.json    previews of the failing samples: text, pictures
                           batch.pt        the data, or its failing rows
                           rng.pt          the random number generators before the step
                           state.pt        weights, buffers, scaler
@@ -12,6 +13,7 @@ rejected with an error.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -35,6 +37,7 @@ from headway.explain.incident_file.contents import (
 )
 from headway.explain.incident_file.incident_readme import render_readme
 from headway.explain.incident_file.packing import Packed
+from headway.output.incident_view import SAMPLES
 from headway.torch_adapters import nested_state
 from headway.torch_adapters.rng import is_valid_state
 
@@ -139,6 +142,7 @@ def write_incident(
     rank: int = 0,
     limit: float | None = None,
     rows: GuiltyRows | None = None,
+    sources: Sequence[Any] = (),
 ) -> Path:
     """Write an incident to a run directory; returns its folder. Raises OSError, or torch's
     RuntimeError if the disk is full.
@@ -146,11 +150,13 @@ def write_incident(
     `state` restores the models: {"models": [...], "others": {...}}, as in snapshots; optimizer
     state ("optimizers") is left out, because a replay does not step. `limit` is the gradient norm
     limit of a spike. `rows` has the failing rows of each batch, by its index; default: those of the
-    explanation, if there is only one batch.
+    explanation, if there is only one batch. `sources`, such as loaders, are asked for a
+    tokenizer.
     """
     contents = IncidentContents(run_dir, explanation, most_bytes)
     contents.add_rng(rng)
     kept = contents.add_batches(batches, capture, rows)
+    samples = contents.preview(batches, rows, sources)
     contents.add_state(state)
     index: dict[str, Any] = {
         "schema": SCHEMA,
@@ -173,6 +179,8 @@ def write_incident(
         for name, content in contents.files.items():
             index["files"][name] = nested_state.save_file(folder / name, content)
         checksummed_index.write_index(folder / INDEX, encode_numbers(index))
+        if samples:
+            nested_state.write_synced_text(folder / SAMPLES, json.dumps({"samples": samples}))
 
     def name(folder: Path, shown: Path) -> None:
         nested_state.write_synced_text(folder / PAGE, render_readme(explanation, index, shown))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import linecache
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headway.core.numbers import say, say_bytes
 from headway.explain.explanation import Explanation, Origin
-from headway.output.display_text import clean
+from headway.output.display_text import clean, shell_quote
 from headway.output.incident_view import (
     IncidentView,
     OperandView,
@@ -247,7 +246,7 @@ def _render_commands(
     if replayable and not scripted:
         text = "Fix the line, then train again: without a script, this step cannot be replayed."
     elif replayable:
-        commands.insert(0, f"headway replay {shlex.quote(str(folder))}")
+        commands.insert(0, f"headway replay {shell_quote(str(folder))}")
         text = "Fix the line, then replay the step: exit code 0 means cured, 1 still failing."
     return ["## Next", "", text, "", *code_block(commands, "console")]
 

@@ -1,1 +1,1 @@
-"""What changes an update: adaptive clipping and a lower learning rate."""
+"""Changes of an update: skipping, adaptive clipping, and a lower learning rate."""

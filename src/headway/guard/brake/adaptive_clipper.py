@@ -73,12 +73,12 @@ class AdaptiveClipper:
         note: StepContext,
         gradients: list[Tensor],
         norms: GradientNorms,
-        theirs: ClipRecord | None,
+        user_clip: ClipRecord | None,
         *,
         uniform: bool,
     ) -> dict[str, Tensor]:
         """Clip the gradients of a step that is applied."""
-        factors, numbers = self._judge(note, norms, theirs, None)
+        factors, numbers = self._judge(note, norms, user_clip, None)
         _multiply(gradients, factors, uniform=uniform)
         return numbers
 
@@ -87,7 +87,7 @@ class AdaptiveClipper:
         note: StepContext,
         scale: Tensor | None,
         norms: GradientNorms,
-        theirs: ClipRecord | None,
+        user_clip: ClipRecord | None,
         *,
         bad: Tensor,
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
@@ -96,7 +96,7 @@ class AdaptiveClipper:
         Where each tensor has its own factor, the gradients are multiplied here, and keep the loss
         scale that they may still carry.
         """
-        factors, numbers = self._judge(note, norms, theirs, bad)
+        factors, numbers = self._judge(note, norms, user_clip, bad)
         if not self._memory.rule.per_tensor:
             return (1 / factors if scale is None else scale / factors), numbers
         gradients = [p.grad for p in note.parameters if p.grad is not None]
@@ -108,16 +108,20 @@ class AdaptiveClipper:
         self._memory.undo()
 
     def _judge(
-        self, note: StepContext, norms: GradientNorms, theirs: ClipRecord | None, bad: Tensor | None
+        self,
+        note: StepContext,
+        norms: GradientNorms,
+        user_clip: ClipRecord | None,
+        bad: Tensor | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Our factors, and for the record the effect of all clipping."""
-        if theirs is None or theirs.coefficient is None:
+        if user_clip is None or user_clip.coefficient is None:
             factors = total = self._memory.factors(note.parameters, norms, bad)
         else:
-            already = theirs.coefficient if theirs.factors is None else theirs.factors
-            left = GradientNorms(norms.each * already, norms.total * theirs.coefficient)
+            already = user_clip.coefficient if user_clip.factors is None else user_clip.factors
+            left = GradientNorms(norms.each * already, norms.total * user_clip.coefficient)
             factors = self._memory.factors(note.parameters, left, bad)
-            total = factors * (already if self._memory.rule.per_tensor else theirs.coefficient)
+            total = factors * (already if self._memory.rule.per_tensor else user_clip.coefficient)
         if not self._memory.rule.per_tensor:
             return factors, {"coef": total}
         after = torch.linalg.vector_norm(norms.each * total)
@@ -150,7 +154,7 @@ class RateFactor:
         self.low = 1.0
         """The factor right after the last back-off; 1: the rate is not lowered."""
         self._since = 0
-        self._theirs: list[float | Tensor | None] = []
+        self._user_rates: list[float | Tensor | None] = []
 
     @property
     def value(self) -> float:
@@ -173,17 +177,17 @@ class RateFactor:
         for group in self._optimizer.param_groups:
             rate = group.get("lr")
             if isinstance(rate, Tensor):  # in place: a captured CUDA graph reads this tensor
-                self._theirs.append(rate.clone())
+                self._user_rates.append(rate.clone())
                 rate.mul_(factor)
             else:
-                self._theirs.append(rate)
+                self._user_rates.append(rate)
                 if rate is not None:
                     group["lr"] = rate * factor
 
     def remove(self, *, stepped: bool) -> None:
         """Restore the user's rates: the optimizer has stepped, or its update was skipped."""
-        theirs, self._theirs = self._theirs, []
-        for group, rate in zip(self._optimizer.param_groups, theirs, strict=False):
+        rates, self._user_rates = self._user_rates, []
+        for group, rate in zip(self._optimizer.param_groups, rates, strict=False):
             if isinstance(rate, Tensor):
                 group["lr"].copy_(rate)
             elif rate is not None:

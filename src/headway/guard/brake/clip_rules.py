@@ -16,9 +16,9 @@ from torch.optim import Optimizer
 from headway.errors import UsageError
 from headway.guard.measure.gradient_measure import GradientNorms
 
-# One NaN in a running mean stays there for good, and a norm of 0 makes a limit of 0, which blocks
-# all further gradients. So a rule is a pure formula, and its statistics are kept here: only applied
-# steps enter them, and they stay on the device of the gradients, without a host wait.
+# One NaN in a running mean stays there permanently, and a norm of 0 gives a limit of 0, which
+# blocks all further gradients. So a rule is a pure formula, and its statistics are kept here: only
+# applied steps enter them, and they stay on the device of the gradients, without a host wait.
 
 ClipState = dict[str, Tensor]
 
@@ -90,7 +90,7 @@ class ClipStatistics:
         factors, new = self.rule(past, norms)
         learn = good & ((norms.each if self.rule.per_tensor else norms.total) > 0)
         for value in new.values():
-            learn = learn & torch.isfinite(value)  # the square of a large norm may not be
+            learn = learn & torch.isfinite(value)  # the square of a large norm may overflow
         kept = {name: torch.where(learn, new[name], past[name]) for name in new}
         if rows is not None:
             kept = {name: state[name].index_copy(0, rows, each) for name, each in kept.items()}

@@ -52,11 +52,11 @@ class UpdateBrake:
         self._kernel = KernelBrake(optimizer)
 
     def skip(self) -> None:
-        """The step that has begun changes nothing: neither weights nor the optimizer."""
+        """Make the current step change nothing: neither weights nor the optimizer."""
         self._host.skip()
 
     def release(self) -> None:
-        """Restore what was replaced for the step, and what was set on the optimizer."""
+        """Restore what was replaced or set on the optimizer for the step."""
         self._host.release()
         self._kernel.release()
 
@@ -175,11 +175,11 @@ class UpdateBrake:
         return float(total), *host  # type: ignore[return-value]
 
     def _overflow(self, tensors: dict[str, Tensor]) -> Tensor | None:
-        """What a GradScaler found here, or on any rank."""
+        """Whether a GradScaler found an overflow on this rank, or on any rank."""
         found: Tensor | None = tensors.get("skip", getattr(self._optimizer, "found_inf", None))
         return found
 
 
 def _norm_after(clip: ClipRecord | None, total: Tensor) -> Tensor:
-    """The norm that the user's own clipping, if any, has left."""
+    """The norm after the user's own clipping, if there was one."""
     return total if clip is None or clip.coefficient is None else total * clip.coefficient

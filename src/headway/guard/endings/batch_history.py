@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from headway.core.numbers import plural
 from headway.torch_adapters.nonfinite_scan import named_batch_tensors
 
 FIRST_BATCHES = 16
@@ -106,14 +107,16 @@ class BatchHistory:
         if known.axes is None:
             return None
         if len(known.axes) != len(shape):
-            return f"has {len(shape)} axes; before it had {len(known.axes)}"
+            axes = "1 axis" if len(shape) == 1 else f"{len(shape)} axes"
+            return f"has {axes}; before it had {len(known.axes)}"
         for at, (axis, size) in enumerate(zip(known.axes, shape, strict=True)):
             if axis.least <= size <= axis.most:
                 continue
             usual = str(axis.least) if axis.least == axis.most else f"{axis.least} to {axis.most}"
             if at == 0:
                 seen = sum(self._rows.values())
-                return f"has {size} rows; all {seen} before had {usual}"
+                before = f"all {seen} before" if seen > 1 else "the one before"
+                return f"has {plural(size, 'row')}; {before} had {usual}"
             return f"has size {size} on axis {at}; before it was {usual}"
         return None
 

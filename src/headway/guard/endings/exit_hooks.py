@@ -2,7 +2,7 @@
 
 `sys.excepthook` and `threading.excepthook` are chained while a guard is open. A process that
 `multiprocessing` starts calls neither of them, so there a finalizer reads the exception in flight.
-`os._exit` calls nothing at all: it is wrapped, so that the steps in the buffer reach the disk.
+Neither sees `sys.exit`, and `os._exit` calls nothing: both are wrapped while a guard is open.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from multiprocessing import util
 from types import TracebackType
 from typing import Any
 
+from headway.core.ending_facts import KILLED
 from headway.guard.endings.failure import (
     FailureMoment,
     describe_error,
@@ -26,18 +27,27 @@ from headway.guard.endings.failure import (
     read_stack,
     record_failure,
 )
+from headway.guard.endings.notebook_cells import CellWatch
+from headway.guard.endings.supervisor import is_supervised
 from headway.guard.recorder import Recorder
 from headway.guard.step_outcomes import StepCounter
-from headway.torch_adapters.frames import find_user_location
+from headway.torch_adapters.frames import (
+    Location,
+    current_frame,
+    describe_frame,
+    find_user_frame,
+    find_user_location,
+)
 from headway.torch_adapters.patching import wrap_function
 
 _open: weakref.WeakSet[OpenRun] = weakref.WeakSet()
 _previous: list[Any] = []
 """The hooks that were installed before ours: (sys.excepthook, threading.excepthook, what restores
-os._exit)."""
+os._exit and sys.exit)."""
 failed_threads: deque[dict[str, Any]] = deque(maxlen=8)
 """The last threads that an exception has ended, as `FailedThread` facts. The run goes on without
 them, and may wait for one of them for ever."""
+MAX_FRAMES = 50
 FLUSH_SECONDS = 2.0
 """How long `os._exit` may wait for the buffer. Another thread may be stuck while it writes."""
 
@@ -57,6 +67,9 @@ class OpenRun:
         self._counter = counter
         self._pid = os.getpid()
         self._thread = threading.get_ident()
+        self._cells = CellWatch(counter)
+        self._left: tuple[int, SystemExit, Location | None] | None = None
+        """Steps, status and line of the last `sys.exit`."""
         _open.add(self)
         _install()
         keep_reserve()
@@ -82,12 +95,49 @@ class OpenRun:
             return
         if error is not None:
             self.record(error, thread=thread)
+        self._record_left()
+        self._record_cell()
         self._recorder.end(self._moment().steps)
 
-    def flush(self) -> None:
-        """Write the buffered lines to disk; in a forked child, nothing."""
-        if os.getpid() == self._pid:
-            self._recorder.flush()
+    def _record_cell(self) -> None:
+        """The exception of a notebook's cell after which no other cell has gone on."""
+        failed, ending = self._cells.failed, self._recorder.ending
+        if failed is not None and ending.status == "finished":
+            if (error := failed.error) is not None:
+                self.record(error)
+            elif failed.signal is not None:
+                self._recorder.interrupted(failed.steps, failed.signal)
+            else:
+                ending.status, ending.error = "failed", failed.text
+        self._cells.close()
+
+    def left(self, status: object, place: Location | None) -> None:
+        """`sys.exit` is called: if nothing catches it, it ends the run."""
+        if threading.get_ident() == self._thread:
+            error = SystemExit(status)
+            error.__context__ = sys.exc_info()[1]
+            self._left = (self._counter.made, error, place)
+
+    def _record_left(self) -> None:
+        if self._left is not None and self._left[0] == self._counter.made:
+            _, error, place = self._left
+            stack = [] if place is None else [place]
+            record_failure(self._recorder, error, self._moment(), stack=stack)
+
+    def vanishes(self, status: int, place: Location | None) -> None:
+        """`os._exit` is called: record it, unless a supervisor will. In a forked child, nothing."""
+        recorder, steps = self._recorder, self._counter.made
+        if os.getpid() != self._pid:
+            return
+        if is_supervised():
+            recorder.flush()
+            return
+        if status and recorder.ending.status == "finished" and not recorder.ended:
+            recorder.ending.status, recorder.ending.exit = "failed", status
+            at = {} if place is None else place.to_dict()
+            facts = {"exit": status, "steps": steps, "phase": "user", "place": at}
+            recorder.event(self._counter.current, KILLED, facts)
+        recorder.end(steps)
 
     def thread_failed(self, error: BaseException, name: str) -> None:
         """An exception ended a thread; if it is the one that trains, the run is over."""
@@ -96,6 +146,7 @@ class OpenRun:
 
     def close(self) -> None:
         """The guard is closed: the process may do something else from now on."""
+        self._record_cell()
         _open.discard(self)
         if not _open:
             _uninstall()
@@ -112,8 +163,8 @@ def _end_child(run: weakref.ref[OpenRun]) -> None:
 
 def _install() -> None:
     if not _previous:
-        restore_exit = wrap_function(os, "_exit", _flush_before)
-        _previous.append((sys.excepthook, threading.excepthook, restore_exit))
+        undo = (wrap_function(os, "_exit", _before_exit), wrap_function(sys, "exit", _before_left))
+        _previous.append((sys.excepthook, threading.excepthook, undo))
         sys.excepthook = _exception_hook
         threading.excepthook = _thread_hook
 
@@ -121,27 +172,47 @@ def _install() -> None:
 def _uninstall() -> None:
     # Whoever has replaced the hooks since still calls ours: then they stay.
     if _previous and sys.excepthook is _exception_hook and threading.excepthook is _thread_hook:
-        sys.excepthook, threading.excepthook, restore_exit = _previous.pop()
-        restore_exit()
+        sys.excepthook, threading.excepthook, undo = _previous.pop()
+        for restore in undo:
+            restore()
 
 
-def _flush_all() -> None:
-    for run in list(_open):
-        run.flush()
+def _caller() -> Location | None:
+    """The line of the user's code that calls one of the wrapped functions."""
+    frame = find_user_frame(current_frame(2), MAX_FRAMES)
+    return None if frame is None else describe_frame(frame)
 
 
-def _flush_before(leave: Callable[[int], Any]) -> Callable[[int], Any]:
+def _vanish_all(status: int, place: Location | None, runs: list[OpenRun]) -> None:
+    for run in runs:
+        run.vanishes(status, place)
+
+
+def _before_exit(leave: Callable[[int], Any]) -> Callable[[int], Any]:
     owner = os.getpid()
 
     def _exit(status: int) -> None:
         if os.getpid() == owner:  # a forked worker leaves this way, too
             with suppress(Exception):
-                work = threading.Thread(target=_flush_all, daemon=True)
+                work = threading.Thread(
+                    target=_vanish_all, args=(status, _caller(), list(_open)), daemon=True
+                )
                 work.start()
                 work.join(FLUSH_SECONDS)
         leave(status)
 
     return _exit
+
+
+def _before_left(leave: Callable[..., Any]) -> Callable[..., Any]:
+    def exit(status: object = None, /) -> None:
+        with suppress(Exception):
+            place = _caller()
+            for run in list(_open):
+                run.left(status, place)
+        leave(status)
+
+    return exit
 
 
 def _exception_hook(

@@ -14,13 +14,15 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headway.core.ending_facts import CRASH
 from headway.errors import TrainingHalted
+from headway.guard.endings.line_tensors import find_line_tensors
 from headway.guard.recorder import Recorder
 from headway.output.notices import logger
+from headway.torch_adapters.compiled_errors import compiled_frames, original_error
 from headway.torch_adapters.device_failure import device_memory
 from headway.torch_adapters.frames import (
     Location,
@@ -111,6 +113,7 @@ class Failure:
             "frame": [] if place is None else read_code_frame(place),
             "phase": self.phase,
             "batch": list(self.moment.batch),
+            "tensors": find_line_tensors(self.error, place),
             "sample": self.moment.sample,
             "thread": self.thread,
         }
@@ -150,22 +153,27 @@ def release_reserve() -> None:
 
 
 def record_failure(
-    recorder: Recorder, error: BaseException, moment: FailureMoment, *, thread: str | None = None
+    recorder: Recorder,
+    error: BaseException,
+    moment: FailureMoment,
+    *,
+    thread: str | None = None,
+    stack: Sequence[Location] | None = None,
 ) -> None:
-    """Record that an exception has ended the run; only the first one counts."""
+    """Record that an exception has ended the run; only the first one counts.
+
+    `stack`: its frames, innermost first, if it has no traceback.
+    """
     if device_memory.is_host_out_of_memory(error):
         release_reserve()
     with worker_signals_ignored():
-        _record(recorder, error, moment, thread)
+        _record(recorder, Failure(error, moment, thread, stack or read_stack(error)))
 
 
-def _record(
-    recorder: Recorder, error: BaseException, moment: FailureMoment, thread: str | None
-) -> None:
-    ending = recorder.ending
+def _record(recorder: Recorder, failure: Failure) -> None:
+    ending, error = recorder.ending, failure.error
     if ending.status != "finished" or type(error).__name__ in NOT_FAILURES:
         return
-    failure = Failure(error, moment, thread, read_stack(error))
     number = find_signal(error)
     if number is not None:
         place = failure.place
@@ -179,6 +187,9 @@ def _record(
     ending.exit = find_exit_status(error)
     if ending.exit == 0:
         return
+    if (cause := find_handled(error)) is not None:
+        error = cause
+        failure = replace(failure, error=cause, stack=[*read_stack(cause), *failure.stack])
     ending.status = "failed"
     if isinstance(error, TrainingHalted):  # the finding that made the guard halt says why
         return
@@ -231,6 +242,14 @@ def find_signal(error: BaseException) -> int | None:
     return INTERRUPTIONS.get(type(error).__name__)
 
 
+def find_handled(error: BaseException) -> Exception | None:
+    """The exception that a script was handling when it exited: `except …: sys.exit(1)`."""
+    if not isinstance(error, SystemExit):
+        return None
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return before if isinstance(before, Exception) else None
+
+
 def find_exit_status(error: BaseException) -> int:
     """The exit status of a script that this exception ends, as Python sets it."""
     if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
@@ -243,17 +262,23 @@ def describe_error(error: BaseException) -> str:
     """`ValueError: …`, on one line."""
     if isinstance(error, SystemExit):
         return f"SystemExit: the script exited with {error.code!r}"
+    if original := original_error(error):
+        return _shorten(original.splitlines()[0])
     lines = str(error).strip().splitlines()
     if not lines:
         return type(error).__name__
-    text = lines[0] if len(lines[0]) <= MAX_LINE else f"{lines[0][:MAX_LINE].rsplit(' ', 1)[0]} …"
-    return f"{type(error).__name__}: {text}"
+    return f"{type(error).__name__}: {_shorten(lines[0])}"
+
+
+def _shorten(line: str) -> str:
+    return line if len(line) <= MAX_LINE else f"{line[:MAX_LINE].rsplit(' ', 1)[0]} …"
 
 
 def read_stack(error: BaseException) -> list[Location]:
     """The frames of an exception, innermost first."""
     frames = traceback.extract_tb(error.__traceback__)
     stack = [Location(item.filename, item.lineno or 0, item.name) for item in reversed(frames)]
+    stack = [*compiled_frames(error), *stack]
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         stack.insert(0, Location(error.filename, error.lineno, None))
     return stack

@@ -9,6 +9,7 @@ from typing import Any
 from headway.core.ending_facts import LOADER_FAILED
 from headway.guard.endings.failure import Failure, Recognised, read_code_frame, read_line
 from headway.torch_adapters.frames import Location, find_user_location, parse_traceback
+from headway.torch_adapters.loaders.batch_fetching import SAMPLE_NOTE
 from headway.torch_adapters.loaders.sample_indices import FailedLoad, find_failed_load
 
 _WORKER_RAISED = re.compile(r"^Caught (?P<kind>\w+) in DataLoader worker process (?P<worker>\d+)")
@@ -20,6 +21,7 @@ _TIMED_OUT = re.compile(r"DataLoader timed out after (?P<seconds>[\d.]+) seconds
 _SHARED_MEMORY = re.compile(
     r"shared memory|/dev/shm|/torch_\d|unable to mmap|Too many open files|No space left|Bus error"
 )
+_SAMPLE_NOTED = re.compile(rf"^{SAMPLE_NOTE} (?P<index>\d+)$", re.MULTILINE)
 MAX_RELOADED = 1024
 """Samples of a failed batch that are loaded again to find the one that fails."""
 RELOAD_SECONDS = 10.0
@@ -35,7 +37,8 @@ def recognise_loader_failure(failure: Failure) -> Recognised | None:
     if raised := _WORKER_RAISED.match(text):
         facts |= _worker_facts(text, raised["kind"])
         facts["worker"] = int(raised["worker"])
-        facts["sample"] = _find_sample(load, raised["kind"])
+        noted = _SAMPLE_NOTED.search(text)
+        facts["sample"] = int(noted["index"]) if noted else _find_sample(load, raised["kind"])
     elif died := _WORKER_DIED.search(text):
         facts["how"] = "died"
         facts["worker_signal"] = died["signal"]

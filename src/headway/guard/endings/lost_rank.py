@@ -18,6 +18,7 @@ from headway.guard.endings.failure import Failure, describe_error
 from headway.guard.endings.rank_board import RankBoard
 from headway.guard.endings.rank_position import MAX_CALLS, find_wait, is_collective
 from headway.guard.endings.watchdog import Watchdog, watchdogs
+from headway.torch_adapters.process_groups.local_gradients import LOST_IN_BACKWARD
 from headway.torch_adapters.process_state.flight_recorder import read_collectives
 
 _CLOSED = re.compile(
@@ -38,7 +39,7 @@ def is_lost_connection(error: BaseException) -> bool:
     return (
         isinstance(error, (RuntimeError, RankLost))
         and bool(_CLOSED.search(text))
-        and bool(_BACKENDS.search(text))
+        and (LOST_IN_BACKWARD in text or bool(_BACKENDS.search(text)))
     )
 
 

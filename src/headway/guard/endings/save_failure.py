@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,6 +27,8 @@ _WRITE_ERRORS = re.compile(
     r"Parent directory",
     re.IGNORECASE,
 )
+_PICKLE_ERRORS = re.compile(r"[Cc]an't (get|pickle) |cannot pickle|not serializable")
+UNPICKLABLE = "it contains an object that cannot be pickled"
 REASONS = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is exceeded",
@@ -92,7 +95,7 @@ class SaveWatch:
         self._recorder.heartbeat.enter(USER)
         path, moment = _path_of(target), self._moment()
         if error is not None:
-            if _is_write_error(error):
+            if _is_write_error(error) or _is_pickle_error(error):
                 self._caught.append((error, moment, path))
             return
         # Saved elsewhere, or at the second try: the step has its checkpoint.
@@ -114,6 +117,8 @@ class SaveWatch:
         caught = [item for item in self._caught if before is None or item[1].steps < before]
         self._caught = [item for item in self._caught if item not in caught]
         for error, moment, path in caught:
+            if not _is_write_error(error):  # a library may only try whether it can be pickled
+                continue
             failure = Failure(error, moment, None, read_stack(error))
             facts = _facts(failure) | {"path": path, "survived": True}
             self._recorder.event(failure.step, SAVE_FAILED, facts | _last_good(self.last_good))
@@ -132,7 +137,9 @@ def recognise_save_failure(failure: Failure) -> Recognised | None:
         error = taken[0]
         failure = replace(failure, error=error, stack=read_stack(error))
     written = watch is not None and watch.is_of_saved(error)
-    if not (saving or taken or written) or not _is_write_error(error):
+    if not (saving or taken or written):
+        return None
+    if not (_is_write_error(error) or _is_pickle_error(error)):
         return None
     target = {} if taken is None or taken[1] is None else {"path": taken[1]}
     last_good = _last_good(None if watch is None else watch.last_good)
@@ -140,8 +147,14 @@ def recognise_save_failure(failure: Failure) -> Recognised | None:
 
 
 def _is_write_error(error: BaseException) -> bool:
-    """Whether the storage is to blame, and not the objects that were to be saved."""
+    """Whether the storage is to blame."""
     return isinstance(error, OSError) or bool(_WRITE_ERRORS.search(str(error)))
+
+
+def _is_pickle_error(error: BaseException) -> bool:
+    return isinstance(error, pickle.PicklingError) or (
+        isinstance(error, (AttributeError, TypeError)) and bool(_PICKLE_ERRORS.search(str(error)))
+    )
 
 
 def _names(error: OSError) -> list[str | bytes]:
@@ -150,12 +163,22 @@ def _names(error: OSError) -> list[str | bytes]:
 
 def _facts(failure: Failure) -> dict[str, Any]:
     error = failure.error
-    number = error.errno if isinstance(error, OSError) else None
     path = error.filename if isinstance(error, OSError) else None
-    facts: dict[str, Any] = {"batch": [], "phase": "save", "reason": REASONS.get(number or 0)}
+    facts: dict[str, Any] = {"batch": [], "phase": "save", "reason": _reason(error)}
     if isinstance(path, (str, bytes)):
         facts["path"] = os.fsdecode(path)
     return failure.facts() | facts
+
+
+def _reason(error: BaseException) -> str | None:
+    if _is_pickle_error(error):
+        return UNPICKLABLE
+    if isinstance(error, OSError):
+        return REASONS.get(error.errno or 0)
+    text = str(error)  # torch's writer raises a RuntimeError
+    if re.search(r"Parent directory .*does not exist", text):
+        return REASONS[errno.ENOENT]
+    return next((why for number, why in REASONS.items() if os.strerror(number) in text), None)
 
 
 def _last_good(saved: SavedFile | None) -> dict[str, Any]:

@@ -35,6 +35,15 @@ NOT_STARTED = (2, 4)
 """Exit codes of the command itself: usage, internal error."""
 
 
+_child_of: list[int] = []
+"""The process that supervises this one."""
+
+
+def is_supervised() -> bool:
+    """Whether a parent process records how this one ends."""
+    return os.getppid() in _child_of
+
+
 def can_supervise() -> bool:
     """Whether this process may fork: nothing else runs in it, and torch is not loaded."""
     return (
@@ -121,6 +130,7 @@ class Supervisor:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers)
         child = os.fork()
         if child == 0:
+            _child_of.append(self.pid)
             # Also sees a signal that the script handles itself, Ctrl-C for instance.
             signal.set_wakeup_fd(self._signals[1], warn_on_full_buffer=False)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -139,6 +139,13 @@ class Watchdog:
                 ENDED, step=steps, why=f"{why} after {steps} steps", victim=self.victim
             )
 
+    def continued(self) -> None:
+        """Another guard takes over because the training goes on: what was reported is over."""
+        self.stop()
+        if self._reported:
+            self._over()
+            self._reported = False
+
     def record(self, kind: str, facts: Mapping[str, Any]) -> None:
         """Record an event of the run."""
         self._run.event(self._run.step(), kind, facts)

@@ -1,1 +1,1 @@
-"""What is measured at a step: gradients, parameters, samples, and the record they make."""
+"""Measurements of a step: gradients, parameters, samples, and the record built from them."""

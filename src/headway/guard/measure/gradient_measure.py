@@ -63,7 +63,7 @@ class GradientPlan:
             )
 
     def surprise(self) -> None:
-        """The gradients are different from what was expected."""
+        """Called if the gradients differ from the expected layout."""
         self.key, self.uniform = (), False
 
 
@@ -127,7 +127,7 @@ def collect_gradients(optimizer: Optimizer) -> tuple[list[Tensor], list[Tensor]]
 
 
 _GRADIENT: Callable[[Tensor], Any] = attrgetter("grad")
-"""At every step, for hundreds of tensors: no Python frame and no opcode for each."""
+"""Runs at every step for hundreds of tensors, so it executes no Python code per tensor."""
 
 
 def _all_parameters(groups: Iterable[Mapping[str, Any]]) -> list[Tensor]:
@@ -195,7 +195,7 @@ class ClipTracker:
         )
 
     def end(self, total: Tensor, max_norm: float) -> None:
-        """They were clipped, from this norm to that limit."""
+        """These gradients were clipped, from this norm to that limit."""
         note, self._open = self._open, None
         if note is not None:
             note.total = total.detach()
@@ -338,7 +338,7 @@ class GradientFreshness:
             self._plain = not any(map(is_dtensor, self._tokens))
 
     def backward_begins(self) -> bool:
-        """True when the gradients were cleared since the last look: earlier losses do not count."""
+        """True if the gradients were cleared since the last call: earlier losses do not count."""
         self._before = self._stamp()
         fresh = self._before != self._last or not any(self._before)
         self.cleared = self.cleared or fresh

@@ -1,5 +1,5 @@
 """Measures a step: the losses and gradients of each optimizer before it, the update after it, and
-what the host can tell about time and memory.
+time and memory on the host.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class StepMeasure:
             self.clips.begin(parameters, norms, scale)
 
     def clipped(self, total: Tensor, max_norm: float) -> None:
-        """The clipping is done: note how it left the gradients."""
+        """The clipping is done: record the gradients after it."""
         self.clips.end(total, max_norm)
         self.tokens.look()
 
@@ -149,7 +149,7 @@ class StepMeasure:
         return parameters, [p.grad for p in parameters if p.grad is not None]
 
     def new_context(self, parameters: Sequence[Tensor]) -> StepContext:
-        """What is known of a step before it has a number."""
+        """What is known about a step before it has a number."""
         groups = self._optimizer.param_groups
         rates = [_rate(group["lr"]) for group in groups if group.get("lr") is not None]
         return StepContext(
@@ -163,7 +163,7 @@ class StepMeasure:
         )
 
     def is_sampled(self, step: int) -> bool:
-        """Whether the costlier measurements are due; asked once per step."""
+        """Whether the more expensive measurements are due; called once per step."""
         due = step - self._sampled_at >= self._plan.every
         if due:
             self._sampled_at = step
@@ -177,7 +177,7 @@ class StepMeasure:
         *,
         sharded: bool,
     ) -> dict[str, Tensor]:
-        """Loss, norms before any clipping and whatever else is due, still on their device."""
+        """Loss, norms before any clipping and other measurements that are due, on their device."""
         self.gradient_plan.update(context.parameters, gradients)
         norms = self._norms(gradients)
         carried = scale if self.clip is None else self.clip.scale
@@ -222,7 +222,7 @@ class StepMeasure:
     # After the step.
 
     def update_sample(self, context: StepContext) -> sampling.UpdateSample | None:
-        """How far the update has moved the weights that were copied."""
+        """How far the update changed the weights that were copied."""
         copied, self._copied = self._copied, False
         if not copied:
             return None
@@ -234,7 +234,7 @@ class StepMeasure:
     def settle_buffers(
         self, context: StepContext, tensors: dict[str, Tensor], bad: Tensor | None
     ) -> None:
-        """Keep what the forward did to the buffers, or undo it with the skipped update.
+        """Keep the buffers after the forward pass, or restore them if the update is skipped.
 
         `bad`: the verdict of a fused step, still on the device.
         """
@@ -252,7 +252,7 @@ class StepMeasure:
 
 
 def _rate(rate: float | Tensor) -> float:
-    # A rate on the device travels with the other numbers: reading it here would wait for it.
+    # A rate on the device is transferred with the other numbers: reading it here would wait.
     return math.nan if isinstance(rate, Tensor) and rate.is_cuda else float(rate)
 
 
@@ -261,7 +261,7 @@ def _finite(value: Tensor | None) -> bool:
 
 
 class HostReadings:
-    """Measures what the host can tell about a step: times, throughput, memory."""
+    """Measures a step on the host: times, throughput, memory."""
 
     def __init__(
         self,

@@ -178,10 +178,10 @@ class StepRecordBuilder:
     def add_ranks(
         self, tally: RankTable, context: StepContext, ranks: RankGroup, *, bad: bool
     ) -> None:
-        """Add what each rank has reported.
+        """Add the values that each rank has reported.
 
-        Rank 0 records it for all, at samples and at bad steps; the others record only which rank
-        made a bad number, so that the records grow with the number of ranks, not with its square.
+        Rank 0 records them for all ranks, at measured and at bad steps; other ranks record only
+        which rank made a bad number, so that records grow with the number of ranks, not its square.
         """
         first = ranks.rank == 0
         if bad or (first and context.sampled):

@@ -1,8 +1,8 @@
 """Reads how busy the machine is: processor, memory, disk, network, GPU.
 
-A thread that looks once a second anyway (the watchdog's) calls `sample`; the next step record takes
-the mean of what was read since the last one. The training thread reads nothing and waits for
-nothing. A GPU is asked through NVML, if nvidia-ml-py is installed: that does not wait for its work.
+The watchdog's thread, which runs once a second anyway, calls `sample`; the next step record gets
+the mean of the samples since the last one. The training thread reads nothing and does not wait. A
+GPU is read through NVML, if nvidia-ml-py is installed; this does not wait for its work.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _portable_counters() -> dict[str, float]:
 
     found: dict[str, float] = {}
     for read in (processor, network, disk):
-        with suppress(Exception):  # psutil raises NotImplementedError, too, where it cannot say
+        with suppress(Exception):  # psutil may also raise NotImplementedError
             found |= read()
     return found
 
@@ -173,7 +173,7 @@ class NvidiaGpu:
         return cls(pynvml, f"GPU-{uuid}")
 
     def read(self) -> dict[str, float]:
-        """What the driver can tell; a number that this GPU does not have is absent."""
+        """The values that the driver reports; a value that this GPU does not have is absent."""
         nvml = self._nvml
         if self._failed:
             return {}
@@ -195,6 +195,6 @@ class NvidiaGpu:
         }
         found = {}
         for name, reader in readers.items():
-            with suppress(Exception):  # not every GPU tells everything
+            with suppress(Exception):  # some GPUs lack some values
                 found[name] = float(reader(self._handle))
         return found

@@ -18,7 +18,7 @@ from headway.torch_adapters.frames import Location, find_user_location
 
 ReportEvent = Callable[[int, str, Mapping[str, Any]], None]
 MAX_REPORTED = 1000
-"""Bad samples that are reported; more of them are left out without an event."""
+"""Maximum number of bad samples that are reported; further ones are skipped without an event."""
 
 
 class BadSamples:
@@ -27,7 +27,7 @@ class BadSamples:
     def __init__(
         self, report: ReportEvent, step: Callable[[], int], notices: Notices, *, ranks: bool
     ) -> None:
-        """`ranks`: other ranks expect a batch for each of ours."""
+        """`ranks`: other ranks expect a batch for each batch of this rank."""
         self._report = report
         self._step = step
         self._notices = notices
@@ -35,7 +35,7 @@ class BadSamples:
         self._known: dict[Any, str] = {}
 
     def rescue(self, loader: Any, indices: Any, error: Exception) -> list[Any]:
-        """The batch without its bad samples, in a list; empty: leave the whole batch out.
+        """The batch without its bad samples, in a list; an empty list skips the whole batch.
 
         Raises the error where the bad samples cannot be distinguished from the others.
         """

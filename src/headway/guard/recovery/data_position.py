@@ -6,9 +6,9 @@ yielded. After a resume the user's loops run again from the start: complete pass
 and an open one starts with the same random numbers, so in the same order, and skips what it had
 yielded.
 
-Another number of ranks divides the data in another way. Then an open pass goes on by sample: the
-order of the epoch is that of the sampler that began it, and the ranks of today divide what is left
-of it (`sample_order.py`).
+Another number of ranks divides the data differently. Then an open pass continues by sample: the
+order of the epoch is that of the sampler that began it, and the present ranks divide the rest of it
+(`sample_order.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DataPass:
 
     loader: Any
     given: int = 0
-    """Batches handed to the loop so far, by this number of ranks."""
+    """Batches yielded to the loop so far, by this number of ranks."""
     opening: dict[str, Any] = field(default_factory=dict)
     """The random number generators when it began."""
     order: SampleOrder | None = None
@@ -67,7 +67,7 @@ class DataPosition:
             self.epoch += 1
 
     def begin(self, loader: Any) -> tuple[int, DataPass | None]:
-        """Begin a pass: its number, and the pass; None when it was complete before the resume."""
+        """Begin a pass; returns its number, and the pass or None if it was complete before."""
         number = self._begun
         self._begun += 1
         one = DataPass(loader)
@@ -80,7 +80,7 @@ class DataPosition:
 
     @property
     def in_pass(self) -> bool:
-        """Whether a pass is open, or none was ever begun: then loops are not known."""
+        """Whether a pass is open, or none was ever begun, so that loops are not known."""
         return bool(self._open) or not self._begun
 
     def end(self, number: int) -> None:
@@ -127,7 +127,7 @@ class DataPosition:
         for _ in range(one.given):
             try:
                 next(source, None)
-            except Exception:  # a data set raises what it likes; the guard skipped this sample
+            except Exception:  # a data set may raise anything; the guard skipped this sample
                 if not self.skips_errors:
                     raise
         return source

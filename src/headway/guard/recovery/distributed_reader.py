@@ -85,7 +85,7 @@ class SnapshotReader:
         return SavedTraining(manifest.step, state, own, manifest.world_size, rank == source, paths)
 
     def _read_file(self) -> tuple[Any, Any]:
-        """What one process wrote with `torch.save`: rank 0 reads it."""
+        """Reads what one process wrote with `torch.save`, on rank 0."""
         first = self._agreement.rank == 0
         loaded = self._files.read(self._home, STATE) if first else None
         own = self._files.read(self._home, OWN) if first else None
@@ -109,7 +109,7 @@ class SnapshotReader:
     def _load(self, targets: dict[str, Tensor]) -> None:
         if targets:
             with warnings.catch_warnings():
-                # Every rank reads for itself, on purpose.
+                # Every rank reads the files itself, on purpose.
                 warnings.filterwarnings("ignore", message="torch.distributed is disabled")
                 load_dcp(dict(targets), storage_reader=self._reader(), no_dist=True)
 
@@ -117,7 +117,7 @@ class SnapshotReader:
         return FileSystemReader(self._files.place(self._home) / PIECES)
 
     def _target(self, source: int, path: StatePath, about: Mapping[str, Any]) -> Tensor:
-        """An empty tensor to read into, placed as the present one is."""
+        """An empty tensor to read into, on the device of the present one."""
         if about[TENSOR] == PER_RANK:
             return self._own.setdefault(own_key(source, path), _zeros(about))
         like = _find(self._parameters, path[1:4:2]) if path[0] == "optimizers" else None
@@ -146,7 +146,7 @@ def _about(tensor: Tensor, path: StatePath) -> dict[str, Any]:
 
 
 def _find(value: Any, path: StatePath) -> Any:
-    """What is at a path of the present state; None where there is nothing."""
+    """The value at a path of the present state; None if there is none."""
     for key in path:
         try:
             value = value[key]

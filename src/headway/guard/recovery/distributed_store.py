@@ -70,8 +70,7 @@ class DistributedSnapshotStore(SnapshotStore):
 
     def prepare(self, snapshot: Snapshot, failed: str = "") -> Callable[[], None] | None:
         agreement = self._agreement
-        state = self._training.storable(snapshot.state)
-        tensors = _TensorsOf(state, self._training, agreement.rank)
+        tensors = _TensorsOf(snapshot.state, self._training, agreement.rank)
         # Hashing waits for the copy, which the caller needs now anyway.
         good = snapshot.good
         marks = agreement.gather((failed, good, tensors.digests() if good else {}))
@@ -92,7 +91,7 @@ class DistributedSnapshotStore(SnapshotStore):
         return lambda: self._write(home, manifest, plan, tensors.pieces())
 
     def _plan_for(self, tensors: _TensorsOf) -> _WritePlan:
-        """Which rank writes what; agreed on again when the tensors of some rank have changed."""
+        """Which rank writes what; planned again when the tensors of some rank have changed."""
         agreement = self._agreement
         same = self._plan is not None and self._plan[0] == tensors.structure
         if self._plan is not None and agreement.all_agree(same):
@@ -137,7 +136,7 @@ class DistributedSnapshotStore(SnapshotStore):
             files.retire_copies(self._keep + 1)
 
     def _await_reports(self, home: str, manifest: Manifest, seconds: float) -> list[dict[str, Any]]:
-        """What every rank has written. It is seen on disk, so the directory is shared."""
+        """The parts that all ranks have written; this shows that the directory is shared."""
         reports: dict[int, dict[str, Any]] = {}
         names = {f"rank{rank}.json": rank for rank in range(self._agreement.count)}
         deadline, ended = time.monotonic() + seconds, 0.0
@@ -157,14 +156,14 @@ class DistributedSnapshotStore(SnapshotStore):
                 absent = [str(r) for r in range(self._agreement.count) if r not in reports]
                 raise SnapshotAbandoned(
                     f"snapshot {home} is not complete: rank 0 does not see the part of rank "
-                    f"{', '.join(absent)}. Use a run directory that all ranks share"
+                    f"{', '.join(absent)}, which has died or writes to another directory"
                 )
             time.sleep(STORE_POLL_S if self.files.apart else POLL_S)
 
 
 class _WritePlan:
-    """Which rank writes what, as DCP plans it. Made without DCP's own collectives, which would run
-    in the writing thread beside those of the training."""
+    """Which rank writes what, as DCP plans it. Created without DCP's own collectives, which would
+    run in the writing thread at the same time as those of the training."""
 
     def __init__(self, plans: Any, metadata: Any, rank: int) -> None:
         self._plans = plans
@@ -213,7 +212,7 @@ class _TensorsOf:
         }
 
     def divide(self, digests: list[dict[str, str]]) -> None:
-        """Learn what every rank has: a tensor is shared where all have the same."""
+        """Find the tensors that are the same on all ranks: these are shared."""
         for path in self._plain:
             if len({of_rank.get(state_key(path)) for of_rank in digests}) > 1:
                 self._own.add(path)
@@ -223,7 +222,7 @@ class _TensorsOf:
         self._packed = _pack({"own": own, "outline": _map_copies(self._state, self._outlined)})
 
     def planned(self) -> dict[str, Any]:
-        """What this rank offers for writing; DCP lets one rank write what several offer."""
+        """The items that this rank can write; DCP chooses one rank where several can."""
         named = {self._name(path): self._live.get(path, t) for path, t in self._copies.items()}
         return {**named, packed_key(self._rank): self._packed}
 

@@ -2,7 +2,7 @@
 
 A batch is recognized by the same set of samples, or by the same content. Shuffling forms new
 batches in every epoch, so samples are counted as well: one that was in several different bad
-batches is a suspect. That is evidence for the user; nothing is decided by it.
+batches is a suspect. This is information for the user and does not affect the training.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Quarantine:
             self._left_out = 0
             return False
         if self._left_out >= len(self):
-            # All of them came, and nothing else: an endless loader would never yield a batch.
+            # Every batch is avoided: an endless loader would never yield one.
             self._left_out = 0
             self._notices.once(
                 "all-avoided",

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import signal
-import threading
-import weakref
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from types import FrameType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from headway.core.numbers import plural
 from headway.errors import ResumeRefused
-from headway.guard.endings.watchdog import run_hangs
 from headway.guard.measure.parameter_index import StateInspector
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.data_position import DataPosition, describe_position
+from headway.guard.recovery.preemption import PreemptionSignals
 from headway.guard.recovery.snapshot_store import SavedTraining, agree_on_folder, read_newest
 from headway.guard.recovery.snapshots import Snapshot, Snapshots
 from headway.guard.recovery.snapshotter import Snapshotter
@@ -28,81 +25,17 @@ from headway.rundir.remote_run import RunFolder
 from headway.torch_adapters import rng
 from headway.torch_adapters.patching import allow_device_sync
 from headway.torch_adapters.process_groups import bucket_order
+from headway.torch_adapters.process_groups.hook_states import HookStates
 from headway.torch_adapters.process_groups.rank_group import RankGroup, SingleProcess
 from headway.torch_adapters.saved_state import BufferBackup
 
-# SIGTERM and SIGUSR1: the machine is about to be taken away.
-
-# The handler only stores the signal; the guard reads it between two steps, when a snapshot is
-# complete. A second signal, and the first one in a run that hangs, goes to the handler that was
-# installed before the guard's.
-
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
-
-
-class PreemptionSignals:
-    """Listens for the signals from `__init__` to `close`; does nothing outside the main thread.
-
-    The handlers hold only a weak reference: a guard that is never closed can still be collected.
-    """
-
-    def __init__(self, on_signal: Callable[[], None] = lambda: None) -> None:
-        """`on_signal` is called at each signal, inside the handler."""
-        self.asked: int | None = None
-        """The number of the first signal received."""
-        self._on_signal = on_signal
-        self._before: dict[int, Any] = {}
-        if threading.current_thread() is not threading.main_thread():
-            return
-        listener, before = weakref.ref(self), self._before
-
-        def note(number: int, frame: FrameType | None) -> None:
-            alive = listener()
-            if alive is not None:
-                alive._note(number, frame)
-            else:  # below the handler of a guard that was created later
-                _call_earlier(before.get(number), number, frame)
-
-        for number in SIGNALS:
-            self._before[number] = signal.getsignal(number)
-            signal.signal(number, note)
-        self._stop = weakref.finalize(self, _stop_listening, dict(self._before), note)
-
-    def close(self) -> None:
-        """Install the earlier handlers again."""
-        if self._before:
-            self._stop()
-
-    def pass_on(self) -> Callable[..., Any] | None:
-        """The handler that was installed before, if it is the user's own."""
-        handler = self._before.get(self.asked or 0)
-        return handler if callable(handler) else None
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._on_signal()
-        if self.asked is None:
-            self.asked = number
-            if not run_hangs():  # otherwise the step never ends
-                return
-        _call_earlier(self._before.get(number), number, frame)
-
-
-def _call_earlier(handler: Any, number: int, frame: FrameType | None) -> None:
-    if not callable(handler):
-        raise SystemExit(128 + number)
-    handler(number, frame)
-
-
-def _stop_listening(before: dict[int, Any], ours: Callable[..., Any]) -> None:
-    for number, handler in before.items():
-        # A handler installed since then stays. Only the main thread may change handlers.
-        if signal.getsignal(number) is ours and handler is not None:
-            with suppress(ValueError):
-                signal.signal(number, handler)
+BUCKETS_KNOWN_AFTER = 5
+"""Steps within which no snapshot is written before DistributedDataParallel has told its buckets;
+later it counts as one that is not trained."""
 
 
 class RecoveryManager:
-    """Takes snapshots, rolls back, leaves on a signal, and resumes.
+    """Takes snapshots, rolls back, exits on a signal, and resumes.
 
     All of it happens between two steps, when the loop body is complete: scheduler, scaler and EMA
     included.
@@ -155,7 +88,7 @@ class RecoveryManager:
         self._save_at = settings.every
 
     def rungs(self, verdict: StepVerdict) -> frozenset[Rung]:
-        """What can be done now about a bad step."""
+        """The actions that are possible now for a bad step."""
         if verdict.poisoned:
             self.snapshotter.distrust(verdict.step)
         always = {Rung.SKIP, Rung.BACK_OFF, Rung.HALT}
@@ -163,7 +96,7 @@ class RecoveryManager:
         return frozenset(always | {Rung.ROLL_BACK} if can else always)
 
     def before_first_step(self) -> None:
-        """Keep the state that the run starts from, after whatever the user has loaded."""
+        """Keep the state from which the run starts, after the user has loaded a checkpoint."""
         self._doubt_unless(self.snapshotter.first(self._counter.made))
         self._look_ahead()
 
@@ -183,12 +116,12 @@ class RecoveryManager:
         if snapshot is None:
             return
         with allow_device_sync():
-            # The schedule belongs to the data, which continue from where they are.
+            # The schedule follows the data, which are not rewound.
             self.training.restore(snapshot.state, schedule=False)
             self._buffers.renew()
 
     def boundary(self, *, good: bool) -> None:
-        """The loop's body is complete; `good`: its last step was."""
+        """The loop's body is complete; `good`: whether its last step was good."""
         self.finish_roll_back()  # a verdict may have come when no optimizer stepped
         if good:
             steps, ranks = self._counter.made, self._ranks
@@ -208,12 +141,13 @@ class RecoveryManager:
     def _wants_to_save(self, steps: int) -> bool:
         """Only rank 0 reads the clock; the others learn of it with the next vote."""
         due = bool(self._every) and steps >= self._save_at and self.snapshotter.disk_is_due()
+        due = due and self._may_save()
         if due:
             self._save_at = steps + self._every
         return due
 
     def _doubt_unless(self, good: bool) -> None:
-        """Act on a snapshot that is not good: a value is non-finite that no loss has shown."""
+        """Act on a bad snapshot: it contains a non-finite value that no loss has shown."""
         if good:
             return
         if self._ranks is not None:  # all ranks decide about it at their next step
@@ -224,7 +158,7 @@ class RecoveryManager:
                 self._repair()
 
     def _repair(self, rungs: frozenset[Rung] | None = None) -> str:
-        """Replace a state that is not finite; what was changed, for people."""
+        """Replace a state that is not finite; returns a message about the change."""
         step = self._counter.current
         names = self._inspection.state(step)
         if not names:
@@ -253,10 +187,10 @@ class RecoveryManager:
         return f"buffer {names[0]} was not finite and is restored; the weights are unchanged"
 
     def check_at_end(self) -> None:
-        """The run is over: leave the last good state if the present one is bad, and say so.
+        """The run is over: restore the last good state if the present one is bad, and report it.
 
         Not with several ranks: one of them may have ended for another reason, and cannot vote. Not
-        if no step was guarded: then what is there now is not the guard's to replace.
+        if no step was guarded: then the guard must not replace the present state.
         """
         guarded = self._counter.made > self._counter.first
         if (
@@ -282,7 +216,11 @@ class RecoveryManager:
 
     def leave(self, number: int) -> None:
         """The process is about to end: write everything to disk."""
-        saved = self.snapshotter.on_disk and self.snapshotter.save(self._counter.made)
+        saved = (
+            self.snapshotter.on_disk
+            and self._may_save()
+            and self.snapshotter.save(self._counter.made)
+        )
         self.snapshotter.wait()
         self._recorder.event(self._counter.current, "preempted", {"signal": number, "saved": saved})
         self._recorder.interrupted(self._counter.current, number, saved=bool(saved))
@@ -301,7 +239,12 @@ class RecoveryManager:
         saved = read_newest(run_dir, self.training, self.agreement, self._notices)
         if saved is None:
             return 0
-        state, own = saved.state, saved.own
+        state, own, ranks = saved.state, saved.own, self.agreement.count
+        if saved.world_size == ranks:
+            self._restore_buckets(own.get("buckets", ()))
+        else:
+            state["others"].pop(HOOKS, None)  # what each rank has not sent yet
+        self._tell_hooks(state["others"], resized=saved.world_size != ranks)
         self.training.restore(state, schedule=True)
         missing = sorted(state["others"].keys() - self.training.others.keys())
         if missing:
@@ -311,34 +254,15 @@ class RecoveryManager:
                 f"{', '.join(missing)}. It is not restored, so the run will not continue exactly",
                 shared=True,
             )
-        if HOOKS in self.training.others:
-            self._notices.once(
-                "resume-hooks",
-                "communication hooks start with an empty state, because their error feedback is "
-                "stored by bucket, and a new process orders buckets differently. The run does not "
-                "continue bit for bit",
-                shared=True,
-            )
-        ranks = self.agreement.count
         self._guard_state.load_state_dict(own["guard"])
         if saved.is_own:
             rng.restore(own["rng"])
-        if saved.world_size == ranks > 2:  # the sum of two numbers has no order
-            obstacle = bucket_order.restore(self.training.models, own.get("buckets", ()))
-            if obstacle:
-                self._notices.once(
-                    "resume-buckets",
-                    f"DistributedDataParallel with {obstacle} chooses the order of its buckets "
-                    "again, so the first step may differ in the last bits from an uninterrupted "
-                    "run. Everything else is exact",
-                    shared=True,
-                )
         if saved.world_size != ranks:
             self._notices.once(
                 "resume-ranks",
-                f"the snapshot was written by {saved.world_size} ranks, but this run has {ranks}: "
-                "weights, moments and the data position are restored; new ranks start with new "
-                "random numbers",
+                f"the snapshot was written by {plural(saved.world_size, 'rank')}, but this run has "
+                f"{ranks}: weights, moments and the data position are restored"
+                + ("; new ranks start with new random numbers" if ranks > saved.world_size else ""),
                 shared=True,
             )
         self.data_position.resume(
@@ -352,6 +276,47 @@ class RecoveryManager:
             saved.steps, "resumed", {"steps": saved.steps, "ranks": [saved.world_size, ranks]}
         )
         return saved.steps
+
+    def _restore_buckets(self, saved: Sequence[Any]) -> None:
+        """Before the states of communication hooks, which are called for it."""
+        obstacle = bucket_order.restore(self.training.models, saved) if self._buckets_matter else ""
+        if obstacle:
+            self._notices.once(
+                "resume-buckets",
+                f"DistributedDataParallel {obstacle} chooses its buckets again, so the first step "
+                "may differ in the last bits from an uninterrupted run. Everything else is exact",
+                shared=True,
+            )
+
+    def _tell_hooks(self, saved: Mapping[str, Any], *, resized: bool) -> None:
+        """Say what of the state of communication hooks is not restored."""
+        hooks = self.training.others.get(HOOKS)
+        if not isinstance(hooks, HookStates):
+            return
+        if HOOKS not in saved:
+            why = "it belongs to each rank" if resized else "the snapshot does not contain it"
+            text = f"communication hooks start with an empty state, because {why}"
+        elif hooks.unknown():
+            text = f"{', '.join(hooks.unknown())} of a communication hook cannot be stored"
+        else:
+            return
+        text += ". The run does not continue bit for bit"
+        self._notices.once("resume-hooks", text, shared=True)
+
+    @property
+    def _buckets_matter(self) -> bool:
+        # The sum of two numbers has no order, but hooks may keep a state for each bucket.
+        return self.agreement.count > 2 or HOOKS in self.training.others
+
+    def _may_save(self) -> bool:
+        """Whether a snapshot of now could be resumed bit for bit. The first steps are soon trained
+        again, with the same bits."""
+        steps = self._counter.made - self._counter.first
+        return not (
+            steps < BUCKETS_KNOWN_AFTER
+            and self._buckets_matter
+            and bucket_order.is_undecided(self.training.models)
+        )
 
     def _require_same_start(self, saved: SavedTraining) -> None:
         """Compare step, position and shared state of all ranks before any of them trains."""
@@ -381,7 +346,7 @@ class RecoveryManager:
 
     @torch.no_grad()
     def _arrived(self, saved: SavedTraining) -> None:
-        """The loop has reached its position: undo what the way there has changed."""
+        """The loop has reached its position: undo the changes since the start of the script."""
         self.training.restore(saved.state, schedule=True)
         if saved.is_own:
             rng.restore(saved.own["rng"])
@@ -392,7 +357,5 @@ class RecoveryManager:
             "rng": rng.capture(),
             "journey": self.data_position.state_dict(),
             "guard": self._guard_state.state_dict(),
-            "buckets": bucket_order.capture(self.training.models)
-            if self.agreement.count > 1
-            else [],
+            "buckets": bucket_order.capture(self.training.models) if self._buckets_matter else [],
         }

@@ -1,4 +1,4 @@
-"""The order of the samples of an epoch, for a run that goes on with another number of ranks.
+"""The order of the samples of an epoch, for a run that continues with another number of ranks.
 
 Ranks draw their samples in turn from one order: after `given` batches of `batch` samples on each of
 `ranks` ranks, the first `given * batch * ranks` of it are used. The ranks of the resumed run divide
@@ -63,7 +63,7 @@ class SampleOrder:
         return order
 
     def rest(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        """A loader of the samples that are left for this rank."""
+        """A loader of the remaining samples of this rank."""
         layout = _layout(loader)
         assert layout is not None
         rank, ranks, drop_last = layout
@@ -79,7 +79,7 @@ class SampleOrder:
 
 
 def of_loader(loader: Any) -> SampleOrder | None:
-    """The order in which a loader begins a pass; None where another run could not repeat it."""
+    """The order in which a loader begins a pass; None if another run could not repeat it."""
     layout = _layout(loader)
     if layout is None:
         return None
@@ -102,7 +102,7 @@ def restored(state: Mapping[str, Any] | None) -> SampleOrder | None:
 
 
 def was_resized(state: Mapping[str, Any] | None) -> bool:
-    """Whether the pass has already gone on with another number of ranks."""
+    """Whether the pass was already continued with another number of ranks."""
     return state is not None and bool(state["resized"])
 
 

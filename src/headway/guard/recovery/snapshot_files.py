@@ -137,7 +137,7 @@ class SnapshotFolder:
         sync_folder(self.path)
 
     def read(self, home: str, name: str) -> Any:
-        """Tensors and plain data of a part, and nothing that could run."""
+        """Load tensors and plain data of a part; nothing in the file is executed."""
         return load_file(self.place(home) / name)
 
     def read_text(self, home: str, name: str) -> str:
@@ -164,11 +164,11 @@ class SnapshotFolder:
         return sorted(str(path.relative_to(place)) for path in place.glob(pattern))
 
     def seal(self, home: str, name: str, rank: int) -> SnapshotPart:
-        """The length and checksum of a file that something else wrote."""
+        """The length and checksum of a file that torch wrote."""
         return SnapshotPart(name, rank, **compute_seal(self.place(home) / name))
 
     def problem_of(self, home: str, part: SnapshotPart) -> str:
-        """What is wrong with a part; empty where nothing is. Reads every byte."""
+        """The problem of a part; empty if there is none. Reads every byte."""
         try:
             found = compute_seal(self.place(home) / part.name, part.bytes)
         except OSError:

@@ -24,12 +24,12 @@ class SnapshotAbandoned(RuntimeError):
 
 
 class SavedTraining(NamedTuple):
-    """What a snapshot on disk contains, for one rank."""
+    """The contents of a snapshot on disk, for one rank."""
 
     steps: int
     state: Any
     own: dict[str, Any]
-    """A rank's own: random numbers, the guard, the position in the data."""
+    """State of a single rank: random numbers, the guard, the position in the data."""
     world_size: int
     """Ranks of the run that wrote it."""
     is_own: bool
@@ -55,7 +55,7 @@ class SnapshotStore:
         )
 
     def hurry(self) -> None:
-        """The run ends with an error: do not wait long for what other ranks may never write."""
+        """The run ends with an error: do not wait long for the parts of other ranks."""
         self._leaving = True
 
     def prepare(self, snapshot: Snapshot, failed: str = "") -> Callable[[], None] | None:
@@ -67,7 +67,6 @@ class SnapshotStore:
         if failed:
             return None
         home, manifest = self._begin(snapshot.step, format="file")
-        state = self._training.storable(snapshot.state)
 
         def write() -> None:
             if not snapshot.good:
@@ -75,7 +74,7 @@ class SnapshotStore:
             self.files.create(home)
             parts = [
                 self.files.write(home, OWN, snapshot.rank),
-                self.files.write(home, STATE, state),
+                self.files.write(home, STATE, snapshot.state),
             ]
             self.files.commit(home, manifest.sealed(parts))
             self.files.retire(self._keep)

@@ -70,7 +70,7 @@ MEMORY_SHARE = 0.5
 class Snapshotter:
     """The snapshots of one training.
 
-    With several ranks no communication happens here. Every rank takes its snapshots at the same
+    With several ranks this class does not communicate. Every rank takes its snapshots at the same
     steps. A rank whose part is bad reports it with the next vote, so a snapshot that is
     `TRUSTED_AFTER` steps old and was not reported is good on all ranks.
     """
@@ -90,9 +90,9 @@ class Snapshotter:
         self._settings = settings
         self._own = own
         self._notices = notices
-        self._alone = agreement.count == 1
+        self._single_process = agreement.count == 1
         every = settings.every
-        self._every = every if self._alone or not every else max(every, TRUSTED_AFTER)
+        self._every = every if self._single_process or not every else max(every, TRUSTED_AFTER)
         self._ring: deque[Snapshot] = deque()
         self._arriving: Snapshot | None = None
         self.size = 0
@@ -107,9 +107,9 @@ class Snapshotter:
         self._may_write_at = 0.0
         # At the start, when a wait for the device or the other ranks does no harm.
         present = training.capture()
-        self._meant = training.expected_nonfinite(present)
+        self._expected_nonfinite = training.expected_nonfinite(present)
         on_disk = run_dir is not None and settings.on_disk > 0
-        if not self._alone:
+        if not self._single_process:
             views = agreement.gather((socket.gethostname(), on_disk))
             # Weights and two moments; their own sizes are not known yet.
             self._agree_on_room(3 * state_bytes(present), [host for host, _ in views], agreement)
@@ -182,8 +182,9 @@ class Snapshotter:
 
     def spoiled_buffers(self) -> list[str]:
         """Buffers that are non-finite now and were finite when the guard was created."""
-        found = self._training.expected_nonfinite(self._training.capture()) - self._meant
-        return sorted(str(path[-1]) for path in found if path[0] == "models")
+        found = self._training.expected_nonfinite(self._training.capture())
+        spoiled = found - self._expected_nonfinite
+        return sorted(str(path[-1]) for path in spoiled if path[0] == "models")
 
     def first(self, step: int) -> bool:
         """Take the state before the first step, as the earliest one to return to."""
@@ -202,7 +203,7 @@ class Snapshotter:
             return good
         self._due = step + self._every
         good = self._settle() and good
-        self._take(step, to_disk=self._alone and self.disk_is_due())
+        self._take(step, to_disk=self._single_process and self.disk_is_due())
         return self._settle_if_here() and good
 
     def next_due(self) -> int:
@@ -223,11 +224,11 @@ class Snapshotter:
         """Whether another snapshot on disk is due."""
         if self._store is None:
             return False
-        if self._settings.disk_share >= 1.0 and self._alone:
+        if self._settings.disk_share >= 1.0 and self._single_process:
             self.wait()
             return True
         if self._settings.disk_share >= 1.0 and self._writing is not None:
-            # Not for long: another rank may never write its part.
+            # Wait only briefly: another rank may never write its part.
             wait([self._writing], timeout=PART_WAIT_S)
         busy = self._writing is not None and not self._writing.done()
         return not busy and time.monotonic() >= self._may_write_at
@@ -239,7 +240,7 @@ class Snapshotter:
             writing.result()
 
     def close(self, *, well: bool = True) -> None:
-        """Finish writing, and drop the snapshots in memory; `well`: no error ends the run."""
+        """Finish writing, and drop the snapshots in memory; `well`: no error ended the run."""
         if self._store is not None and (not well or self._store.files.apart):
             self._store.hurry()
         self.wait()
@@ -254,7 +255,7 @@ class Snapshotter:
     def _take(self, step: int, *, to_disk: bool) -> None:
         state = self._training.capture()
         size = state_bytes(state)
-        if self._alone and (self._room is None or size > 1.1 * self.size):
+        if self._single_process and (self._room is None or size > 1.1 * self.size):
             self._room, text = self._find_room(size)  # the first one has no moments yet
             if text:
                 self._notices.once("snapshot-memory", text)
@@ -262,7 +263,7 @@ class Snapshotter:
         if not self._room:
             return
         reuse = self._ring.popleft() if self._may_overwrite(step, self._room) else None
-        snapshot = take_snapshot(step, state, reuse, self._meant)
+        snapshot = take_snapshot(step, state, reuse, self._expected_nonfinite)
         self._arriving = snapshot
         if to_disk:
             snapshot.rank = self._own()
@@ -278,10 +279,10 @@ class Snapshotter:
 
         With other ranks the older half of the ring must be trusted.
         """
-        return self._alone or not self._ring or step >= self._ring[-1].step + TRUSTED_AFTER
+        return self._single_process or not self._ring or step >= self._ring[-1].step + TRUSTED_AFTER
 
     def _trusted(self, step: int) -> list[Snapshot]:
-        if self._alone:
+        if self._single_process:
             return list(self._ring)
         return [snapshot for snapshot in self._ring if snapshot.step + TRUSTED_AFTER <= step]
 
@@ -296,7 +297,7 @@ class Snapshotter:
             return True
         if not snapshot.good:
             return False
-        room = max(self._room or 1, 1 if self._alone else 2)
+        room = max(self._room or 1, 1 if self._single_process else 2)
         if self._will_keep(snapshot.step):
             self._ring.append(snapshot)
         while len(self._ring) > room:
@@ -361,7 +362,7 @@ class Snapshotter:
             self._notices.once("snapshot-abandoned", str(error))
         except (OSError, RuntimeError) as error:  # torch wraps a full disk in the latter
             self._failed = getattr(error, "strerror", None) or str(error).splitlines()[0]
-            if self._alone:
+            if self._single_process:
                 self._store = None
             self._notices.once(
                 "snapshot-disk",

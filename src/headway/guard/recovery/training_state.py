@@ -26,7 +26,7 @@ from headway.torch_adapters.saved_state import MAX_BUFFER_BYTES
 
 HOOKS = "communication_hooks"
 """The state of communication hooks, such as PowerSGD's error feedback. It is laid out by the
-buckets of DistributedDataParallel, which another process orders differently: it stays in memory."""
+buckets of DistributedDataParallel, which a resume restores first."""
 SCHEDULE = "scheduler"
 """The part that a roll back leaves alone: it belongs to the data, which continue."""
 
@@ -132,13 +132,8 @@ class TrainingState:
             },
         }
 
-    def storable(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """What of a captured state another process can use."""
-        others = {name: item for name, item in state["others"].items() if name != HOOKS}
-        return {**state, "others": others}
-
     def expected_nonfinite(self, state: Mapping[str, Any]) -> set[StatePath]:
-        """Where a non-finite value is intended: buffers (masks) that start with one.
+        """Paths where a non-finite value is intended: buffers (masks) that start with one.
 
         In weights and moments it never is.
         """
@@ -185,7 +180,7 @@ class TrainingState:
 
     @contextmanager
     def other_weights(self, state: Mapping[str, Any]) -> Iterator[None]:
-        """Use the weights and buffers of another state within the context."""
+        """Context manager: use the weights and buffers of another state."""
         tensors = [
             local_part(tensor).detach()
             for model in self._models

@@ -5,6 +5,7 @@ update, so that their updates can be skipped.
 
 from __future__ import annotations
 
+import importlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -12,9 +13,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from headway.core.incident_events import INCIDENT
+from headway.core.numbers import encode_numbers
 from headway.errors import TrainingHalted
 from headway.guard.recorder import Recorder
 from headway.policy import Rung, StepVerdict
+from headway.rerun.step_tracer import StepTracer
 from headway.torch_adapters import live_objects
 
 MAX_COMPARED = 1_000_000
@@ -91,6 +95,18 @@ class BackwardPasses:
         self._last = []
         self._measure(roots)
         self._spent += time.perf_counter() - began
+
+    def explain(self, tracer: StepTracer) -> None:
+        """The pass that has just ended is traced: record where its bad values come from."""
+        traced = None if self.updates else tracer.pass_over(self.count)
+        if traced is None or not traced.origins or not self.weights_change:
+            return
+        wording = importlib.import_module("headway.explain.explanation")
+        step = self.count - 1
+        explanation = wording.add_sentences(
+            wording.Explanation(step, "nonfinite", "deterministic", origins=traced.origins)
+        )
+        self._make_recorder().event(step, INCIDENT, encode_numbers(explanation.to_dict()))
 
     def skips_update(self, gradients: Sequence[Tensor]) -> bool:
         """An optimizer is about to apply these gradients: whether it must not.

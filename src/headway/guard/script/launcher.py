@@ -245,6 +245,8 @@ class ScriptLauncher:
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
         if self.guard is None:
             self._check_pass(self.passes.ended, roots)
+            if self.tracer.running:
+                self._check_pass(self.passes.explain, self.tracer)
 
     def _check_pass(self, work: Callable[..., None], *about: Any) -> None:
         """Check a backward pass that no guard sees."""

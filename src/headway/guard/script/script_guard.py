@@ -48,6 +48,7 @@ class ScriptGuard(Guard):
     """A guard that a launcher has created; all of one launcher write one record."""
 
     _make_missing_steps = NoMissingSteps  # the launcher sees the steps of every optimizer
+    _print_end = staticmethod(lambda *_: None)  # `run` and `check` print a summary
 
     def __init__(
         self,

@@ -66,6 +66,13 @@ MLFLOW_INF = 1.7976931348623157e308
 _MAX_PARAMS = 1000
 _MARKS = (b"is_nan", b"latest_metrics", b"alembic_version")
 _LINE = re.compile(r"\d{9,16} \S+ -?\d+")
+_STATUS = re.compile(r"^status:\s{0,4}(\w{1,20})", re.MULTILINE)
+_BAD_ENDS = {
+    "FAILED": ("exception", "MLflow recorded that the run failed"),
+    "KILLED": ("interrupted-in-log", "MLflow recorded that the run was stopped"),
+}
+_STATUS_NUMBERS = {"4": "FAILED", "5": "KILLED"}
+"""The file store has the number of a status."""
 _MACHINE = "system/"
 """Metrics of the machine: their step counts samples."""
 
@@ -130,7 +137,7 @@ class _MachinePoints:
 
     def add(self, name: str, when: int, value: float) -> None:
         """Adds a sample; only memory is of use to a check."""
-        if "memory" in name and "percentage" not in name:
+        if "memory" in name:
             self.samples.append((name, when, value))
 
     def into(self, points: _Points, log: Log) -> None:
@@ -138,7 +145,10 @@ class _MachinePoints:
         self.steps.sort()
         times = [when for when, _ in self.steps]
         latest: dict[tuple[str, int], float] = {}
+        counted = {name.rpartition("_")[0] for name, _, _ in self.samples if "percent" not in name}
         for name, when, value in self.samples:
+            if "percent" in name and name.rpartition("_")[0] in counted:
+                continue  # the same memory is there in megabytes
             at = bisect_right(times, when) - 1
             if times and times[0] < times[-1]:
                 latest[name, self.steps[max(at, 0)][1]] = value
@@ -181,9 +191,26 @@ def read_mlflow_run(folder: Path) -> Log:
         except OSError:
             continue
     log.facts.update(plain_settings(found))
+    _add_status(log, _status_in(folder / "meta.yaml"))
     if is_trainer(log):
         describe_trainer(log)
     return log
+
+
+def _status_in(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            found = _STATUS.search(file.read(1 << 16).decode("utf-8", errors="replace"))
+    except OSError:
+        return ""
+    return _STATUS_NUMBERS.get(found[1], found[1]) if found else ""
+
+
+def _add_status(log: Log, status: str) -> None:
+    """The end of a run that did not finish, by its status in the store."""
+    if status in _BAD_ENDS:
+        kind, text = _BAD_ENDS[status]
+        log.events.append(LogEvent(len(log.table), kind, {"error": text, "signal": None}))
 
 
 def _read_mlflow(path: Path, store: SqliteFile, run: Any) -> Log:
@@ -215,6 +242,8 @@ def _read_mlflow(path: Path, store: SqliteFile, run: Any) -> Log:
         if isinstance(key, str) and isinstance(value, str) and len(found) < _MAX_PARAMS:
             found[key] = _setting(value)
     log.facts.update(plain_settings(found))
+    for (status,) in store.rows("runs", ["status"], "run_uuid", run):
+        _add_status(log, str(status))
     if is_trainer(log):
         describe_trainer(log)
     return log

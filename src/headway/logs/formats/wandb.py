@@ -35,6 +35,8 @@ _MAX_ALERTS = 1000
 _PIECE = struct.Struct("<IHB")
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _HISTORY, _CONFIG, _ALERT, _RUN, _EXIT = 2, 5, 10, 17, 18
+_CTRL_C = 255
+"""The exit code that the client records for an interrupt."""
 _NESTED_DEPTH = 8
 _OWN = ("_runtime", "_timestamp", "_wandb")
 """Columns of W&B itself, beside `_step`."""
@@ -49,6 +51,8 @@ def read(path: Path) -> Log:
     """Reads the whole file."""
     log = Log(FORMAT, path, Table())
     rows_of(log, _rows(log, path))
+    if "exit_code" not in log.facts and not log.notes:
+        log.notes.append("the file records no end: the run was killed, or is still running")
     if is_trainer(log):
         count_trainer_steps(log, "train/global_step")
         describe_trainer(log, "train/")
@@ -78,8 +82,19 @@ def _rows(log: Log, path: Path) -> Iterator[dict[str, Any]]:
                         (signed(c) for n, c in fields(part) if n == 1 and type(c) is int), 0
                     )
                     log.facts["exit_code"] = code
+                    log.events += _ending(rows, code)
         except BadProto:
             log.lines += 1
+
+
+def _ending(rows: int, code: int) -> list[LogEvent]:
+    """The end of a run that W&B did not record as finished."""
+    if code == 0:
+        return []
+    if code == _CTRL_C:
+        return [LogEvent(rows, "interrupted-in-log", {"error": "Ctrl-C", "signal": 2})]
+    text = f"W&B recorded that the run ended with exit code {code}"
+    return [LogEvent(rows, "exception", {"error": text})]
 
 
 def _row(history: bytes) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def cross_entropy(
     if importance is None:
         return reduce_loss(each, reduction, counted)
     total = importance.sum()
-    # Nothing is divided where nothing was added up.
+    # No division where the sum has no terms.
     return reduce_loss(each, "sum", counted) / torch.where(total == 0, 1.0, total)
 
 
@@ -149,7 +149,7 @@ def kl_divergence(
     return reduce_loss((p * apart).sum(dim), reduction, mask)
 
 
-# The focal loss: cross entropy that cares less for what is already right.
+# The focal loss: cross entropy with less weight on samples that are already right.
 
 
 def focal(
@@ -207,9 +207,9 @@ def _binary(
 
 # The token loss with the right denominator, over micro-batches and ranks.
 
-# A mean per micro-batch, averaged over micro-batches and ranks, weighs a token of a short batch
-# more than one of a long batch. The gradient of the whole batch needs one denominator for all of
-# them: the number of tokens that count, everywhere.
+# A mean per micro-batch, averaged over micro-batches and ranks, gives a token of a short batch
+# more weight than one of a long batch. The gradient of the whole batch needs one denominator for
+# all of them: the number of tokens that count, over all micro-batches and ranks.
 
 
 def count_tokens(

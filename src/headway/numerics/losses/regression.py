@@ -45,7 +45,7 @@ def same_shape(prediction: Tensor, target: Tensor) -> None:
         )
 
 
-# Several losses under one roof: names, weights, and who is not finite.
+# Several losses combined: names, weights, and which component is not finite.
 
 OnNonFinite = Literal["raise", "leave out", "keep"]
 
@@ -238,7 +238,7 @@ def huber(
 
 
 def _kept(prediction: Tensor, target: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Both, with zeros under the mask: NaN there must not come back as a gradient."""
+    """Both, with zeros where masked: NaN there must not reach the gradient."""
     ours, theirs = wide(prediction), wide(target)
     if mask is None:
         return ours, theirs

@@ -37,7 +37,7 @@ from headway.numerics.nway.streaming import (
 
 @dataclass(frozen=True)
 class Score:
-    """One way to say how well N vectors belong together; `meaning` leaves out constants."""
+    """A measure of how well N vectors belong together; `meaning` leaves out constants."""
 
     name: str
     meaning: str
@@ -47,7 +47,8 @@ class Score:
     """If all features grow by c the score grows by c to this power. 0: to the power N; None: by
     no power."""
     constant: float = 0.0
-    """What was published adds it. No softmax sees it, unless a mask is multiplied with logits."""
+    """A constant that the published score adds. The softmax cancels it, unless a mask is multiplied
+    with the logits."""
     lines: bool = True
     """A score of N vectors, with N axes; the others compare sample i with sample j."""
 
@@ -150,7 +151,7 @@ def nway_contrastive(
         raise ValueError(f"reduction must be 'mean' or 'sum', not {reduction!r}")
     if block is not None and block < 1:
         raise ValueError(f"block must be at least 1, not {block}")
-    axis_weights(len(given), axes)  # complains of an unknown name
+    axis_weights(len(given), axes)  # raises for an unknown name
     dense = targets is not None or mask is not None
     if dense and not chosen.lines:
         raise ValueError(f"score {chosen.name!r} is of pairs and has no dense targets or masks")
@@ -236,13 +237,13 @@ def _as_scale(scale: float | Tensor, device: torch.device, dtype: torch.dtype) -
 
 
 def _clamped(factor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Beyond these bounds the logits themselves would overflow."""
+    """Limits of the scale, beyond which the logits would overflow."""
     most = torch.finfo(dtype).max ** 0.85
     return factor.clamp(-most, most)
 
 
 def _operands(score: Score, given: list[Tensor], normalize: bool) -> torch.dtype | None:
-    """Half operands for matrix products, where features came as halves and their sums stay small.
+    """Half operands for matrix products, if the features are halves and their sums stay small.
 
     A product of several coordinates leaves the range of fp16.
     """
@@ -277,7 +278,7 @@ class NWayContrastive(nn.Module):
     def forward(
         self, *features: Any, targets: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """Of a sequence of features, or of features given one by one."""
+        """The loss of a sequence of features, or of features passed one by one."""
         many = features[0] if len(features) == 1 else features
         scale = self.scale() if isinstance(self.scale, nn.Module) else self.scale
         return nway_contrastive(
@@ -295,9 +296,9 @@ class NWayContrastive(nn.Module):
 
 
 class _Within(torch.autograd.Function):
-    """Clamped; beyond the limit only a gradient that leads back passes.
+    """A clamp that beyond the limit passes only gradients that lead back.
 
-    A plain clamp passes none, and a scale that once went over the limit could never come back.
+    A plain clamp passes none, so a scale beyond the limit could never return.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The features of the N-way loss: validation, normalisation, and what its implementations share."""
+"""The features of the N-way loss: validation, normalisation, and code shared by its forms."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def room(like: Tensor) -> int:
 
 
 def rows_at_once(like: Tensor, columns: int, depth: int, block: int | None) -> int:
-    """`block` if given; else what keeps block × columns × depth inside the room."""
+    """`block` if given; else the largest block that keeps block × columns × depth within `room`."""
     if block is not None:
         return block
     fit = room(like) // max(columns * depth, 1)
-    # Matrix products like multiples of 128; below that, take what there is.
+    # Matrix products are fastest with multiples of 128; smaller sizes are used as they are.
     return max(fit // 128 * 128, min(fit, 128), 16)
 
 
@@ -60,7 +60,7 @@ def groups(
 ) -> Iterator[tuple[slice, slice]]:
     """Slices of axes and rows: several whole axes if they fit, else rows of one axis.
 
-    A group of axes costs as many calls as one axis, which is what small batches wait for.
+    A group of axes needs as many calls as one axis, and calls dominate the time of small batches.
     """
     most = rows_at_once(like, columns, 1, block)
     if block is None and rows <= most:
@@ -74,9 +74,9 @@ def groups(
 
 # The two kinds of lines. A line varies one index (the columns) and keeps the others (the row).
 
-# Both say how the logits of a block of rows against the columns are computed from tensors that
-# belong to the rows and tensors that belong to the columns. How those come from the features is
-# ordinary autograd, outside (`scores`).
+# Both define how the logits of a block of rows against the columns are computed from tensors that
+# belong to the rows and tensors that belong to the columns. Those are computed from the features by
+# ordinary autograd, in `scores`.
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,14 @@ class GramLines:
     """
 
     weights: list[float]
-    """Of the K losses in their sum."""
+    """Weights of the K losses in their sum."""
     X: Tensor
     """(K, rows, D)"""
     Y: Tensor
     """(K, columns, D)"""
     cross: float = 1.0
     x_squares: float = 0.0
-    """Only a square root needs it: what is constant in a row drops out of the softmax."""
+    """Needed only for a square root: the softmax cancels what is constant in a row."""
     y_squares: float = 0.0
     unit: bool = False
     """The squares of Y are constant: no gradient of them is needed."""
@@ -107,13 +107,13 @@ class GramLines:
     own: Tensor | None = None
     """(K, rows), of a root: the logits of the right column, if they are known better.
 
-    Where vectors agree, a Gram form takes the difference of nearly equal numbers. Training leads
-    there, but on the diagonal only, and that is cheap to compute directly.
+    Where vectors agree, a Gram form is the difference of nearly equal numbers. Training leads
+    there, but only on the diagonal, which is cheap to compute directly.
     """
 
 
 Pull = Callable[[Tensor], list[Tensor]]
-"""From the gradient of a tile to those of its row and column tensors. Called once at most."""
+"""Computes the gradients of row and column tensors from that of a tile. Called at most once."""
 Tile = Callable[[list[Tensor], list[Tensor]], tuple[Tensor, Pull]]
 
 
@@ -153,7 +153,7 @@ def inverse_root(q: Tensor, size: Tensor | float = 0.0) -> Tensor:
     return torch.where(noise, 0.0, torch.where(noise, 1.0, q).rsqrt())
 
 
-# The widest floating point type of a device, for sums and factors.
+# The widest floating-point type of a device, for sums and factors.
 
 
 def widest(device: torch.device) -> torch.dtype:
@@ -163,7 +163,7 @@ def widest(device: torch.device) -> torch.dtype:
 
 # Checks and prepares features: compute dtype, unit rows, common scale, gathering from all ranks.
 
-# What the loss accepts, and how it makes features safe to compute with.
+# Validates the features, and converts them so that no intermediate result overflows.
 
 
 def checked(features: Sequence[Tensor]) -> list[Tensor]:
@@ -192,7 +192,7 @@ def checked(features: Sequence[Tensor]) -> list[Tensor]:
 
 
 class _Widen(torch.autograd.Function):
-    """To the type we compute in; the gradient on its way back stays inside the narrow range.
+    """Converts to the compute dtype; the gradient is limited to the range of the narrow dtype.
 
     A row of tiny numbers has a huge gradient (1/norm). In fp16 that would become inf.
     """
@@ -236,14 +236,14 @@ class _Unit(torch.autograd.Function):
         if ctx.fuse:
             return fused_unit_backward(grad, unit, length, largest, ctx.narrow), None, None
         across = torch.addcmul(grad, unit, (grad * unit).sum(-1, keepdim=True), value=-1)
-        # Divided twice: the product of the two may not exist where both quotients do.
+        # Divided twice: the product of the two divisors may overflow where both quotients do not.
         across.div_(length).div_(largest)
         limit = torch.finfo(ctx.narrow).max
         return across.clamp_(-limit, limit).to(ctx.narrow), None, None
 
 
 def _unit(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    # The largest entry first: squares of 1e30 or 1e-30 do not exist in float32.
+    # By the largest entry first: squares of 1e30 overflow in float32, and those of 1e-30 are 0.
     largest = torch.linalg.vector_norm(x, torch.inf, dim=-1, keepdim=True)
     largest.clamp_min_(torch.finfo(x.dtype).tiny)
     unit = x / largest
@@ -281,26 +281,26 @@ class _Shrink(torch.autograd.Function):
 def shrunk(x: Tensor, by: Tensor) -> Tensor:
     """x / by, whose gradient is *not* divided by it.
 
-    Who uses the result divides the gradient of the score instead, together with the scale it is
-    multiplied with: each alone may leave the range where the quotient does not.
+    The caller divides the gradient of the score instead, together with the scale that multiplies
+    it: each factor alone may overflow where their quotient does not.
     """
     return apply_function(_Shrink, x, by)
 
 
 def common_scale(features: Tensor) -> Tensor:
-    """A power of two near the largest entry: dividing by it is exact, and squares then exist."""
+    """A power of two near the largest entry: dividing by it is exact, and squares then fit."""
     largest = features.detach().abs().amax()
     exponent = torch.frexp(largest).exponent.clamp(-125, 126)
     scale = torch.ldexp(torch.ones_like(largest), exponent)
-    # Zero has no scale. What is not finite is left to be seen in the loss.
+    # Zero has no scale. Non-finite values stay, so that they appear in the loss.
     return torch.where((largest > 0) & largest.isfinite(), scale, torch.ones_like(largest))
 
 
 # The features of all ranks, with gradients.
 
-# Each rank keeps its own rows and sees everybody's columns, so the work is shared out. The value
-# every rank returns is that of the whole batch. The gradient each rank computes is such that their
-# *mean* over ranks, which is what DistributedDataParallel takes, is the gradient of that value.
+# Each rank has its own rows and the columns of all ranks, so the work is divided. Every rank
+# returns the value of the whole batch. The *mean* over ranks of the gradients, which
+# DistributedDataParallel computes, is the gradient of that value.
 
 Group = Any
 """A process group; True for the default one."""
@@ -308,7 +308,7 @@ Group = Any
 
 @dataclass(frozen=True)
 class GatherRanks:
-    """Who takes part, and where this rank's rows lie among all."""
+    """The group, the rows of each rank, and the position of this rank's rows among all."""
 
     group: Group
     size: int
@@ -321,7 +321,7 @@ class GatherRanks:
 
 
 def ranks_of(gather: Group, rows: int, device: torch.device) -> GatherRanks | None:
-    """None where there is nothing to gather: one process, or none asked for."""
+    """None if there is nothing to gather: a single process, or `gather` is off."""
     if gather is None or gather is False:
         return None
     if not (dist.is_available() and dist.is_initialized()):
@@ -362,7 +362,7 @@ class _Gather(torch.autograd.Function):
 
 
 def gathered(features: Tensor, ranks: GatherRanks) -> Tensor:
-    """(N, B, D) of every rank; all modalities travel in one message."""
+    """(N, B, D) of every rank; all modalities are sent in one message."""
     rows_first = features.transpose(0, 1).contiguous()
     return apply_function(_Gather, rows_first, ranks).transpose(0, 1)
 

@@ -22,7 +22,7 @@ HALF = (torch.float16, torch.bfloat16)
 
 @cache
 def can_multiply_halves(device: torch.device) -> bool:
-    """Whether this device multiplies halves into float32 without rounding the result to half."""
+    """Whether this device can multiply halves with a float32 result."""
     if device.type != "cuda":
         return False
     try:
@@ -118,7 +118,7 @@ def gram_entropy(
     col = _squares(Y, lines.y_squares) if lines.y_squares else None
     numbers = _numbers(lines, col, narrow, any_grad, fuse and needs_scale)
     weight = axis_factor(lines.weights, X)
-    # Euler's way to the gradient of the scale needs them, see below.
+    # The gradient of the scale by Euler's theorem needs them, see below.
     sum_cols = col is not None and any_grad and (needs_col or (needs_scale and not fuse))
     gcol = torch.zeros_like(col) if sum_cols and col is not None else None
     gX, gY = stream(
@@ -271,7 +271,7 @@ def _slope(
     """The gradient of the K losses with respect to the scale."""
     if numbers.slope is not None:
         return numbers.slope.sum(1, dtype=sums)
-    # Euler: a sum of G·q is a sum over what q is made of. G of a root lacks its sign/2, and
+    # Euler's theorem: a sum of G·q is a sum over the terms of q. G of a root lacks its sign/2, and
     # √ has degree one half.
     out = (gX * lines.X).sum((1, 2), dtype=sums) * lines.cross
     if gcol is not None and col is not None:

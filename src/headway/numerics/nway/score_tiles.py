@@ -22,15 +22,15 @@ from headway.numerics.nway.features import (
 
 # Tiles of scores made of several matrix products, with their gradients written out.
 
-# Autograd would keep a tensor of N × rows × columns for every step and walk through all of them
-# again; here a few are worked on in place. Each function returns the (rows, columns) tile and a
-# function from its gradient to those of the tensors it was made of.
+# Autograd would keep a tensor of N × rows × columns for every op and read all of them again; here a
+# few are changed in place. Each function returns the (rows, columns) tile and a function that
+# computes the gradients of its input tensors from that of the tile.
 
-# `left` and `right` hold the vectors of a row or column, (rows, n, D); one may hold a single
-# vector, (rows, 1, D), which then meets each of the other's n.
+# `left` and `right` contain the vectors of a row or column, (rows, n, D); one may contain a single
+# vector, (rows, 1, D), which is then combined with each of the other's n.
 
 COSINE_BEND = 0.05
-"""Below it the logarithm of a cosine goes on as its tangent: see docs/nway.md."""
+"""Below this cosine, its logarithm continues along the tangent: see docs/nway.md."""
 
 
 def _facing(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,9 +144,9 @@ def leave_one_out_tile(rows: list[Tensor], cols: list[Tensor]) -> tuple[Tensor, 
 
 # Lines of any score: value and gradient by tiles of rows and columns.
 
-# The logits of a block of rows are computed tile by tile. Where one tile holds the whole block
-# what it was made of is kept and used at once; otherwise each tile is computed a second time for
-# its gradient, so that only one tile is ever held.
+# The logits of a block of rows are computed tile by tile. If one tile contains the whole block, its
+# intermediate results are kept and used at once; otherwise each tile is computed a second time for
+# its gradient, so that only one tile is in memory.
 
 
 def tile_entropy(
@@ -213,7 +213,7 @@ def _shape(like: Tensor, depth: int, rows: int, columns: int, block: int | None)
         whole = min(room(like) // max(depth * columns, 1), rows)
         if whole >= min(ENOUGH_ROWS, rows):
             return even(whole, rows), columns
-    # A thin tile would read the columns over and over: as near to a square as there is room for.
+    # A thin tile would read the columns repeatedly, so tiles are as nearly square as memory allows.
     side = max(int((room(like) / depth) ** 0.5), 16)
     step = min(rows_at_once(like, columns, 1, block), side, rows)
     return step, max(room(like) // (step * depth), 16)

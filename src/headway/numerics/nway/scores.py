@@ -1,4 +1,4 @@
-"""From features to lines, and the score of given tuples as defined."""
+"""Builds the lines of each score from features, and computes the score of given tuples directly."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ OfCoordinates = Callable[[list[Tensor], list[Tensor]], Tensor]
 def axis_weights(count: int, axes: str) -> list[float]:
     """The weight of the cross entropy along each axis.
 
-    Published code walks rotations r and takes the softmax along axis r + 1, so that the "first"
-    loss is the one along axis 1: from everything else to modality 1.
+    Published code iterates over rotations r and takes the softmax along axis r + 1, so that the
+    "first" loss is the one along axis 1: the other modalities retrieve modality 1.
     """
     if axes == "mean":
         return [1 / count] * count
@@ -100,7 +100,7 @@ class Form(NamedTuple):
 
 
 def form_of(score: str, n: int) -> Form | None:
-    """Of the scores that are nothing but such a form."""
+    """The lines of scores that consist of such a form only."""
     if score == "variance":
         # ‖S‖²/N − Σ‖f‖² without what is constant in a row.
         return Form(2 / n, 0.0, 1 / n - 1, None)
@@ -123,14 +123,14 @@ def _std(own: Tensor, all_: Tensor, weights: list[float], unit: bool) -> GramLin
         y_squares=1 - 1 / n,
         unit=unit,
         sign=-1,
-        # Summed without the own one, not subtracted from the sum of all: it may be the largest.
+        # Summed without its own vector, not subtracted from the sum of all: it may be the largest.
         row=(_squares(own) * others[:, :, None]).sum(1),
         own=apart.expand(n, -1),
     )
 
 
 def _product(own: Tensor, all_: Tensor, weights: list[float], unit: bool) -> GramLines:
-    # Prefix and suffix products: no division, so zeros are no trouble.
+    # Prefix and suffix products: no division, so zeros are safe.
     features = own.unbind(0)
     before = [torch.ones_like(features[0])]
     for f in features[:-1]:
@@ -207,7 +207,7 @@ def coordinate_evenness(of: list[Tensor], n: list[Tensor]) -> Tensor:
 
 def coordinate_sixth(of: list[Tensor], n: list[Tensor]) -> Tensor:
     S, _, m = of
-    limit = torch.finfo(m.dtype).max ** 0.13  # its sixth power, summed, still exists
+    limit = torch.finfo(m.dtype).max ** 0.13  # its sixth power, summed, does not overflow
     return (S / n[0] - m.clamp_max(limit) ** 6 / 2).sum(-1)
 
 
@@ -232,7 +232,7 @@ _TILES: dict[str, Callable[[list[Tensor]], Make]] = {
 def _pairwise(own: Tensor, all_: Tensor, axes: str) -> list[Line]:
     n = len(own)
     weights = [weight / (n - 1) for weight in axis_weights(n, axes)]
-    # Each modality against the next, then the one after it, and so on around.
+    # Each modality against the next, then the one after it, and so on, cyclically.
     return [GramLines(weights, X=own.roll(by, 0), Y=all_) for by in range(1, n)]
 
 
@@ -241,7 +241,7 @@ def _both_ways(axes: str) -> list[float]:
 
 
 def _mean(features: Tensor) -> Tensor:
-    # Divided before the sum, which may not exist where the mean does.
+    # Divided before the sum, which may overflow where the mean does not.
     return (features / len(features)).sum(0)
 
 
@@ -273,7 +273,7 @@ def _distance(own: Tensor, all_: Tensor, axes: str) -> list[Line]:
 def _anchor(own: Tensor, all_: Tensor, axes: str) -> list[Line]:
     mine, theirs = _mean(own[1:])[None], _mean(all_[1:])[None]
     forth, back = _both_ways(axes)
-    # Both are means of their two directions; the second is symmetric, so one will do.
+    # Both are means of their two directions; the second is symmetric, so one is enough.
     return [
         GramLines([forth / 2], X=own[:1], Y=theirs, cross=0.5),
         GramLines([forth / 2], X=mine, Y=all_[:1], cross=0.5),

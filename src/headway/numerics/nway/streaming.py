@@ -30,13 +30,13 @@ from headway.numerics.nway.triton_launch import (
 
 # Soft targets and masks: every tuple counts, so all B^N logits are needed.
 
-# The logits are made in blocks of tuples, and made again in backward, so that no tensor of B^N × D
-# exists. What must be held is a few tensors of B^N; beyond a limit that is refused, not tried.
+# The logits are computed in blocks of tuples, and computed again in backward, so that no tensor of
+# B^N × D exists. A few tensors of B^N must be in memory; beyond a limit the call raises.
 
 LIMIT = 4 << 30
 """Bytes: 4 GiB."""
 HELD = 5
-"""Tensors of B^N held at once: logits, their gradient, one softmax and what making it takes."""
+"""Tensors of B^N in memory at once: logits, their gradient, one softmax and its intermediates."""
 
 
 def dense_cross_entropy(
@@ -89,7 +89,7 @@ def _blocks(features: tuple[Tensor, ...]) -> list[slice]:
 
 
 def _indices(span: slice, batch: int, count: int, device: torch.device) -> list[Tensor]:
-    """Which row of each modality the tuples with these numbers take; the last varies fastest."""
+    """The row of each modality in the tuples with these numbers; the last varies fastest."""
     number = torch.arange(span.start, span.stop, device=device)
     return [number // batch ** (count - 1 - k) % batch for k in range(count)]
 
@@ -126,7 +126,7 @@ class _DenseScores(torch.autograd.Function):
 
 
 class _SoftEntropy(torch.autograd.Function):
-    """The gradient with respect to the logits is made on the way, one axis after the other."""
+    """Computes the gradient with respect to the logits as well, one axis after the other."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, weights: list[float]) -> Tensor:
@@ -151,13 +151,13 @@ class _SoftEntropy(torch.autograd.Function):
         return grad * upstream, None, None
 
 
-# The cross entropy along lines, block by block, with its gradient in the same pass; and the short
-# way for norm and variance on a GPU.
+# The cross entropy along lines, block by block, with its gradient in the same pass; and a shortcut
+# for norm and variance on a GPU.
 
 # The cross entropy along lines, block by block of rows, with its gradient in the same pass.
 
 # A block holds whole rows, so its softmax is complete: the gradient with respect to its logits is
-# known as soon as the logits are, and is turned into gradients of the row and column tensors at
+# known as soon as the logits are, and is converted to gradients of the row and column tensors at
 # once. Nothing of a block is kept and nothing is computed twice. Backward multiplies by a number.
 
 
@@ -256,7 +256,7 @@ def cross_entropy_along(
 
 
 def sums_form(score: str, features: list[Tensor], dtype: torch.dtype) -> Form | None:
-    """The form of the score, if this way is open to these features."""
+    """The form of the score, if the shortcut applies to these features."""
     first = features[0]
     if any(f.dtype != first.dtype for f in features) or not 0 < first.shape[1] <= WIDEST_ROW:
         return None

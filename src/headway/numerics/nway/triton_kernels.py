@@ -1,9 +1,9 @@
 """Triton kernels for the work between the matrix products: rows to unit length, and the softmax.
 
 Plain torch reads and writes a block of logits about ten times. Here a row is read once from memory
-(a second look finds it in the cache) and its gradient written once, in the type of the matrix
-products. NaN goes through: every bound is a comparison that NaN fails. All are launched without
-contraction of a·b − c, under which a difference from the largest logit would not be 0 for itself.
+(a second read finds it in the cache) and its gradient written once, in the type of the matrix
+products. NaN is propagated: every bound is a comparison that is false for NaN. All are launched
+without contraction of a·b − c, because with it the largest logit minus itself would not be 0.
 
 Imported by `fused` only, for Triton comes with torch on Linux but not everywhere.
 """
@@ -43,7 +43,7 @@ def _same_row(x, at, inside, long, most):
 def _across(g, u, long, most, MOST: tl.constexpr):
     """What of a gradient is across its row, over the length; inside the range of the type."""
     across = g - u * tl.sum(g * u, 0)
-    # Divided twice: the product of the two may not exist where both quotients do.
+    # Divided twice: the product of the two divisors may overflow where both quotients do not.
     across = tl.div_rn(across, tl.zeros_like(g) + long)
     across = tl.div_rn(across, tl.zeros_like(g) + most)
     across = tl.where(across > MOST, MOST, across)
@@ -106,7 +106,7 @@ def rests_forward(
         S += u
     for k in range(N):
         place = k * B + b
-        # Made again, not loaded: what a program stores its other threads may not yet see.
+        # Computed again, not loaded: other threads may not see yet what a program has stored.
         u, long, most = _unit_row(x + place * D, at, inside, TINY)
         tl.store(length + place, long)
         tl.store(largest + place, most)
@@ -230,8 +230,8 @@ def softmax_rows(
     """One row of one axis: its loss, and the gradient with respect to q (of a root, without the
     sign/2). `out` may be `q`: what is overwritten has been read.
 
-    The time goes into arithmetic as much as into memory, so exponentials are powers of two with
-    all factors in one, and nobody asks whether an entry exists where all do (`FULL`).
+    Arithmetic takes as much time as memory, so exponentials are powers of two with all factors
+    combined, and there is no bounds check where all entries exist (`FULL`).
     """
     r = tl.program_id(0)
     axis = tl.program_id(1)

@@ -20,8 +20,8 @@ PIECE = 4096
 
 @cache
 def _kernels(device: torch.device) -> Any:
-    """The kernels for rows and logits, or None; tried once, since much may be missing where they
-    are to be compiled (Triton, a C compiler, a cache to write to), and plain torch always works.
+    """The kernels for rows and logits, or None. Tested once, because compiling them may fail (no
+    Triton, no C compiler, no writable cache), and plain torch always works.
     """
     if device.type != "cuda":
         return None
@@ -35,7 +35,7 @@ def _kernels(device: torch.device) -> Any:
 
 @cache
 def _rests_kernels(device: torch.device) -> Any:
-    """Likewise those from features to operands and back."""
+    """The same for the kernels from features to operands and back."""
     kernels = _kernels(device)
     try:
         return kernels if kernels is not None and rests_are_right(kernels, device) else None

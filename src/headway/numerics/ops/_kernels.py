@@ -1,4 +1,4 @@
-"""Fused CUDA kernels of the stable ops, and the way they are launched."""
+"""Fused CUDA kernels of the stable ops, and when they are launched."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 
 from headway.numerics import _torch_compat
 
-# When and how the kernels of `_kernels` are launched: outright, on a GPU, on ordinary tensors.
+# The kernels are launched on a GPU, for ordinary tensors.
 
-# On a GPU there is no looking, and the safe form in plain torch takes more passes and more
-# launches than the naive op. There the kernels do the same in no more of either. Under
+# On a GPU the input is not inspected first, and the safe form in plain torch needs more passes and
+# more launches than the naive op. The kernels need no more than the naive op. Under
 # `torch.compile`, in `vmap` and `torch.func`, under a dispatch mode or for a subclass of Tensor,
-# the plain form runs: a kernel is not seen by any of these. So it does where the kernels cannot be
+# the plain form runs, because none of these sees a kernel. It also runs where the kernels cannot be
 # compiled, and with a torch that lacks one of the private names used here.
 
 _transformed, _watching_modes = _torch_compat.transforms_active, _torch_compat.dispatch_depth
@@ -51,7 +51,7 @@ def may_launch(*tensors: Tensor) -> bool:
 
 
 def must_be_plain(gradient: Tensor) -> bool:
-    """Whether this backward is to be differentiated again, or is not for a kernel to see."""
+    """Whether this backward may be differentiated again, or must not use a kernel."""
     return torch.is_grad_enabled() or torch.compiler.is_compiling() or not may_launch(gradient)
 
 
@@ -68,9 +68,10 @@ def again(
 
 
 def launch(kernel: Kernel, tensors: tuple[Tensor, ...], numbers: dict[str, float]) -> Any:
-    """Compiled by torch when first called with a dtype, then kept, also on disk.
+    """Launch a kernel; torch compiles it at the first call with a dtype, and caches it on disk.
 
-    As `torch.cuda.jiterator` calls it. The numbers are in the order of the kernel's parameters.
+    The signature is that of `torch.cuda.jiterator`. The numbers are in the order of the kernel's
+    parameters.
     """
     return _torch_compat.launch_kernel(
         kernel.code, kernel.name, kernel.outputs > 1, kernel.outputs, tensors, numbers
@@ -79,14 +80,14 @@ def launch(kernel: Kernel, tensors: tuple[Tensor, ...], numbers: dict[str, float
 
 _NEVER: frozenset[int] = frozenset()
 _WORKS: dict[tuple[torch.device, torch.dtype], frozenset[int]] = {}
-"""How torch marks the tensors the kernels are for, by device and dtype; none if they fail there."""
+"""Dispatch keys of the tensors that kernels support, by device and dtype; empty if they fail."""
 
 
 def _works(x: Tensor) -> frozenset[int]:
-    """Tried once for a device and a dtype, since much may be missing where kernels are compiled."""
+    """Tested once for each device and dtype: compiling kernels may fail for many reasons."""
     place = (x.device, x.dtype)
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-        return _NEVER  # trying means waiting, and a capture may not wait
+        return _NEVER  # testing waits for the device, which is not allowed during a capture
     right = x.dtype.is_floating_point and _is_right(*place)
     _WORKS[place] = _ordinary_keys(x.device) if right else _NEVER
     return _WORKS[place]
@@ -110,7 +111,7 @@ def _is_right(device: torch.device, dtype: torch.dtype) -> bool:
 
 @cache
 def _ordinary_keys(device: torch.device) -> frozenset[int]:
-    """How torch marks a tensor that is only numbers in memory: no subclass, no batch of `vmap`."""
+    """Dispatch keys of a plain tensor: no subclass, no batch of `vmap`."""
     plain = torch.empty(0, device=device)
     with torch.inference_mode():
         inference = torch.empty(0, device=device)
@@ -118,19 +119,19 @@ def _ordinary_keys(device: torch.device) -> frozenset[int]:
 
 
 def direct_apply(function: type[torch.autograd.Function]) -> Callable[..., Tensor]:
-    """Its `apply`, without what that does for `torch.func`: `can_fuse` has said there is none."""
+    """Its `apply`, without the overhead for `torch.func`: `can_fuse` has excluded that."""
     apply: Callable[..., Tensor] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     return apply
 
 
-# The elementwise halves of the ops, in C++ for torch's own just-in-time compiler on a GPU.
+# The elementwise parts of the ops, in C++ for torch's own just-in-time compiler on a GPU.
 
 # `torch.cuda.jiterator` makes one kernel of each: one pass over the memory, launched as cheaply as
 # torch's own ops. It broadcasts, promotes, takes any strides, and computes half types in float32.
 # Sums and norms of rows remain torch's own, so that their bits do.
 
-# NaN goes through: every bound is a comparison that NaN fails. Divisions and roots round
-# correctly, as in torch. When these run, and what runs elsewhere, says `can_fuse`.
+# NaN is propagated: every bound is a comparison that is false for NaN. Divisions and roots round
+# correctly, as in torch. `can_fuse` decides whether these kernels or the plain form runs.
 
 
 class Kernel:
@@ -273,8 +274,8 @@ spread_backward = Kernel(
     "freedom",
 )
 
-# For half types a number of a row is two: what fits the type, and the rest. With a wider one beside
-# it the result would be wide, and take another pass.
+# For half types a value per row is stored as two: the part that fits the type, and the rest. With a
+# wider operand the result would be wide, and need another pass.
 spread_backward_in_half = Kernel(
     f"""T spread_backward_in_half(
         T g, T scaled, T size, T mean, T rest, T spread,

@@ -1,4 +1,4 @@
-"""What the ops share: eps per dtype, the dtype to compute in, and when a condition may be read
+"""Shared by the ops: eps per dtype, the dtype to compute in, and whether a condition can be read
 without waiting.
 """
 
@@ -7,9 +7,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# The one small number of this package: below it a divisor counts as zero.
+# The eps of this package: a smaller divisor counts as zero.
 
-# 1e-8, the number usually seen, is zero in float16 and cuts off perfectly good values in float32.
+# The usual 1e-8 is zero in float16, and in float32 it is larger than many valid values.
 # `eps_for(dtype)` is the smallest normal number of the dtype: its reciprocal is finite in the same
 # dtype, and everything smaller has already lost digits.
 
@@ -24,12 +24,12 @@ def eps_for(dtype: torch.dtype) -> float:
     return float(torch.finfo(dtype).smallest_normal)
 
 
-# Looking before leaping: where looking costs nothing, the plain op is used when it is safe.
+# Where inspecting the input costs nothing, the plain op runs if it is safe.
 
-# On a CPU a condition can be read at once. If it says that no element is near the singular point,
-# torch's own op runs, with torch's own gradient: bit for bit what you would have written. On an
-# accelerator reading would make the host wait, and under `torch.compile` and `vmap` there is
-# nothing to read yet: there the safe form always runs.
+# On a CPU a condition can be read at once. If no element is near the singular point, torch's own
+# op runs, with torch's own gradient, so the result is bit-identical. On an accelerator reading
+# would make the host wait, and under `torch.compile` and `vmap` there is no value to read yet:
+# there the safe form always runs.
 
 
 def may_look(x: Tensor) -> bool:

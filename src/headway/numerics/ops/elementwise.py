@@ -13,7 +13,7 @@ from headway.numerics.ops import _kernels
 from headway.numerics.ops._kernels import again, can_fuse, direct_apply, must_be_plain
 from headway.numerics.ops._shared import common_dtype, eps_for, floating, holds, may_look, wide
 
-# Division that says what a quotient without a divisor is.
+# Division with a defined result where the divisor is 0.
 
 
 def divide(
@@ -85,7 +85,7 @@ class _Divide(torch.autograd.Function):
         a: Tensor, b: Tensor, fill: float, eps: float, largest: float
     ) -> tuple[Tensor, Tensor]:
         near = b.abs() < eps
-        # Where the divisor is infinite both gradients vanish, and nobody has to ask again.
+        # Where the divisor is infinite both gradients are 0, so no further condition is needed.
         divisor = b.masked_fill(near, torch.inf)
         quotient = a / divisor
         divisor = divisor.masked_fill_(quotient.abs() > largest, torch.inf)
@@ -126,7 +126,7 @@ class _FusedDivide(torch.autograd.Function):
         return to_a, to_b, None, None
 
 
-# The exponential, with a ceiling.
+# The exponential, limited to the largest finite number.
 
 
 def exp(x: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ class _Exp(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (value,) = ctx.saved_tensors
-        # One pass that lets through where the value lies strictly between the two bounds.
+        # One pass that passes the gradient where the value is strictly between the two bounds.
         below = torch.ops.aten.hardtanh_backward(
             gradient, value, -1.0, torch.finfo(value.dtype).max
         )

@@ -56,7 +56,7 @@ class _MaskedMean(torch.autograd.Function):
         total = kept.sum(dims, keepdim=True)
         if may_look(x) and holds(total.isfinite().all()):
             return total / count, weights, count
-        # The sum of numbers that fit may not: then it is taken of as many times smaller ones.
+        # A sum of finite numbers may overflow: then they are scaled down by a power of two first.
         smaller = _smaller(x)
         scaled = (kept * smaller).sum(dims, keepdim=True) / (count * smaller)
         return torch.where(total.isfinite(), total / count, scaled), weights, count
@@ -156,7 +156,7 @@ def _wide_var(x: Tensor, dim: int, keepdim: bool, correction: int) -> Tensor:
 
 
 def _sums_fit(x: Tensor, count: int) -> bool:
-    """Whether the sum of a row, for its mean, cannot overflow."""
+    """Whether the sum of a row, which its mean needs, cannot overflow."""
     low, high = torch.aminmax(x)
     return holds(torch.maximum(high, -low) <= torch.finfo(x.dtype).max / count)
 
@@ -184,7 +184,7 @@ class _Std(torch.autograd.Function):
         x, deviation = ctx.saved_tensors
         flat = (deviation == 0) | (deviation == ctx.largest)
         divisor = torch.where(flat, torch.inf, deviation)
-        # At the size of one: neither a sum nor a difference of the largest numbers fits the dtype.
+        # Scaled to about 1: sums and differences of the largest numbers do not fit the dtype.
         scale = power_of_two(x.detach(), ctx.dim)
         scaled = x / scale
         centred = scaled - scaled.mean(ctx.dim, keepdim=True)

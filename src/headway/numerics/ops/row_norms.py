@@ -28,15 +28,15 @@ _LOW = {torch.float32: 2.0**-50, torch.float64: 2.0**-480}
 
 
 def trusted(norm: Tensor) -> Tensor:
-    """Where a norm, or a spread, computed the plain way has lost nothing."""
+    """Where a norm, or a spread, that torch computed directly is accurate."""
     return (norm > _LOW[norm.dtype]) & norm.isfinite()
 
 
 def looks_fine(found: Tensor, dtype: torch.dtype, zero: Callable[[], Tensor]) -> bool:
-    """Whether norms, or spreads, computed the plain way can be had as they are.
+    """Whether norms, or spreads, that torch computed directly are accurate.
 
-    `zero` says which of them are truly zero: there torch's own gradient is zero, too. It is asked
-    only if some are not to be trusted otherwise.
+    `zero` says which of them are truly zero: there torch's own gradient is zero, too. It is called
+    only if some may be inaccurate otherwise.
     """
     fits = found <= torch.finfo(dtype).max
     if holds((trusted(found) & fits).all()):
@@ -45,7 +45,7 @@ def looks_fine(found: Tensor, dtype: torch.dtype, zero: Callable[[], Tensor]) ->
 
 
 def row_norm(x: Tensor, dim: int) -> Tensor:
-    """The norm along a dimension, which is kept. The plain one's bits wherever that is right."""
+    """The norm along a dimension, which is kept; torch's own bits where those are accurate."""
     plain = torch.linalg.vector_norm(x, dim=dim, keepdim=True)
     # Compiled for a GPU, float32 is read and added in float64 in one pass; a CPU is quicker with
     # two plain ones.
@@ -62,7 +62,7 @@ def in_double(x: Tensor, dim: int) -> Tensor:
 
 def fused_row_norm(x: Tensor, dim: int, largest: float) -> Tensor:
     """The same with kernels, for half types in float32; `largest` where it is larger than that."""
-    # torch adds half types up in float32 as it reads them: a copy of them would be a pass more.
+    # torch sums half types in float32 as it reads them: a copy of them would be one more pass.
     norm = partial(torch.linalg.vector_norm, dim=dim, keepdim=True, dtype=wide_dtype(x))
     length: Tensor
     if x.dtype == torch.float16:  # whose squares all fit float32
@@ -76,20 +76,20 @@ def fused_row_norm(x: Tensor, dim: int, largest: float) -> Tensor:
 
 
 def largest_entry(x: Tensor, dim: int) -> Tensor:
-    """Per row, without its sign. Every dtype has it exactly."""
+    """The largest absolute value of each row, which every dtype represents exactly."""
     size: Tensor = torch.linalg.vector_norm(x, torch.inf, dim=dim, keepdim=True)
     return size
 
 
 def rescaled(x: Tensor, dim: int) -> Tensor:
-    """The norm of rows that were brought to the size of one first."""
+    """The norm of rows that were scaled to about 1 first."""
     scale = power_of_two(x, dim)
     norm: Tensor = torch.linalg.vector_norm(x / scale, dim=dim, keepdim=True)
     return norm * scale
 
 
 def power_of_two(x: Tensor, dim: int) -> Tensor:
-    """Per row a power of two. Divided by it, which loses no bit, its squares fit the dtype."""
+    """A power of two for each row. Dividing by it is exact, and the squares then fit the dtype."""
     if x.shape[dim] == 0:
         shape = list(x.shape)
         shape[dim] = 1

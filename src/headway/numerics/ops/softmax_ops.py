@@ -135,9 +135,9 @@ def _can_fuse(x: Tensor, mask: Tensor | None) -> bool:
 
 
 def _filled(x: Tensor, mask: Tensor | None, dim: int) -> tuple[Tensor, Tensor]:
-    """The entries, the lowest finite number where none counts; and per row 1 if any counts, or 0.
+    """The entries, with the lowest finite number where masked; and per row 1 if any counts, else 0.
 
-    In numbers and not in masks: a pass over numbers costs a CPU a fifth of one over booleans.
+    As numbers, not as masks: on a CPU a pass over numbers takes a fifth of one over booleans.
     """
     lowest = torch.finfo(x.dtype).min
     filled = x.clamp_min(lowest)
@@ -191,7 +191,7 @@ class _MaskedLogSoftmax(torch.autograd.Function):
 
 
 def _fused_filled(x: Tensor, mask: Tensor | None) -> Tensor:
-    """The entries, -inf where none counts. torch computes half types in float32 as it reads."""
+    """The entries, with -inf where masked. torch computes half types in float32 as it reads."""
     return x if mask is None else _kernels.filled(x, mask, nothing=-torch.inf)
 
 
@@ -199,7 +199,7 @@ class _FusedMaskedSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, mask: Tensor | None, dim: int) -> Tensor:
         entries = _fused_filled(x, mask)
-        # Beside an entry that counts those that do not have no share; alone they would be NaN.
+        # If the row has an unmasked entry, masked ones have a share of 0; otherwise they are NaN.
         shares: Tensor = _kernels.shares_of(
             torch.softmax(entries, dim), entries, nothing=-torch.inf
         ).to(x.dtype)  # autocast gives float32

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import say, say_bytes
 from headway.core.signals import family
 from headway.output.display_text import clean
+from headway.output.html import rank_json
 from headway.output.view import CauseView
 from headway.rundir.chart_data import ChartData
 from headway.rundir.downsample import Downsampler, Floats
@@ -41,10 +43,14 @@ SYSTEM_PANELS = (
     ("gpu-clock", "GPU clock", ("gpu_clock_mhz",)),
     ("cpu", "CPU cores in use", ("process_cpu_cores", "host_cpu_cores")),
     ("host-memory", "Host memory in use", ("host_memory_used_bytes",)),
+    ("rank-memory", "Memory of each rank's process", ("host_rss_bytes",)),
+    ("rank-allocated", "GPU memory allocated by each rank", ("device_allocated_bytes",)),
     ("disk", "Disk", ("disk_read_bytes_per_s", "disk_write_bytes_per_s")),
     ("network", "Network", ("network_read_bytes_per_s", "network_write_bytes_per_s")),
 )
 """Panels of the section about the machine: id, title, signals."""
+RANK_PANELS = ("rank-memory", "rank-allocated")
+"""Panels for several ranks only: the timeline has the memory of one."""
 SYSTEM_POINTS = 240
 """Intervals of a curve there: the charts are small, and their means matter most."""
 UNITS = {
@@ -56,6 +62,8 @@ UNITS = {
     "gpu-temperature": ("", "°C"),
     "gpu-clock": ("", "MHz"),
     "host-memory": ("bytes", ""),
+    "rank-memory": ("bytes", ""),
+    "rank-allocated": ("bytes", ""),
     "disk": ("bytes", "/s"),
     "network": ("bytes", "/s"),
 }
@@ -103,12 +111,20 @@ def components(data: ChartData) -> list[dict[str, Any]]:
     return [panel] if panel["series"] else []
 
 
-def system_panels(data: ChartData) -> list[dict[str, Any]]:
-    """The panels about the machine that have data."""
-    drawn = [
-        _panel(key, title, [name for name in names if name in data.series], data, SYSTEM_POINTS)
-        for key, title, names in SYSTEM_PANELS
-    ]
+def system_panels(data: ChartData, *, ranks: bool = True) -> list[dict[str, Any]]:
+    """The panels about the machine that have data; with `ranks`, the machines of all of them."""
+    drawn = []
+    for key, title, names in SYSTEM_PANELS:
+        present = [name for name in names if name in data.series]
+        panel = _panel(key, title, present, data, SYSTEM_POINTS)
+        if ranks and present and any(present[0] in one for one in data.ranks.values()):
+            kind, unit = UNITS.get(key, ("", ""))
+            number = partial(say_in_unit, kind=kind, unit=unit)
+            times = 100 if kind == "percent" else 1
+            panel = rank_json.with_ranks(panel, present, data, number, times=times)
+        elif key in RANK_PANELS:
+            continue
+        drawn.append(panel)
     return [{**panel, "small": True} for panel in drawn if panel["series"]]
 
 
@@ -135,6 +151,7 @@ def _panel(
         "title": title,
         "bytes": kind == "bytes",
         "unit": unit,
+        "measure": "per second" if unit == "/s" else unit,
         "series": [
             _series(name, one, clipped=clipped, times=100 if kind == "percent" else 1)
             for name, one in series.items()
@@ -191,10 +208,7 @@ def _describe_series(
     described = []
 
     def number(value: float, digits: int = 3) -> str:
-        if kind == "bytes":
-            return say_bytes(value) + unit
-        text = say(100 * value if kind == "percent" else value, digits)
-        return f"{text} {unit}" if unit else text
+        return say_in_unit(value, kind, unit, digits)
 
     for name, series in named:
         _, y = series.points()
@@ -216,6 +230,14 @@ def _describe_series(
         text = described[0][1]
         return text[:1].upper() + text[1:]
     return ". ".join(f"{name}: {text}" for name, text in described)
+
+
+def say_in_unit(value: float, kind: str, unit: str, digits: int = 3) -> str:
+    """A number of a panel with its unit."""
+    if kind == "bytes":
+        return say_bytes(value) + unit
+    text = say(100 * value if kind == "percent" else value, digits)
+    return f"{text} {unit}" if unit else text
 
 
 def _short(kind: str) -> str:

@@ -16,6 +16,7 @@ from headway.output.html.markup import (
     format_value,
     inline_code,
     join,
+    picture,
     section,
     step_button,
     table,
@@ -26,10 +27,13 @@ from headway.output.incident_view import (
     LineView,
     OperandView,
     OriginView,
+    SamplePart,
+    SampleView,
     SourceLine,
     TrialView,
     read_head,
     read_incident_view,
+    read_samples,
     read_source_lines,
 )
 from headway.output.run_story import (
@@ -98,14 +102,20 @@ def incidents_section(
     articles = []
     for group in group_incidents(data.incidents):
         lines: Sequence[SourceLine] = []
+        samples: Sequence[SampleView] = []
         if run is not None:
             lines = read_source_lines(run, data.incidents, group.number, read_head)
-        articles.append(_incident(group, data, known, lines))
+            samples = read_samples(run, data.incidents, group.number, read_head)
+        articles.append(_incident(group, data, known, lines, samples))
     return section("incidents", "Incidents", articles)
 
 
 def _incident(
-    group: IncidentGroup, data: ChartData, known: set[str], lines: Sequence[SourceLine]
+    group: IncidentGroup,
+    data: ChartData,
+    known: set[str],
+    lines: Sequence[SourceLine],
+    samples: Sequence[SampleView],
 ) -> HtmlNode:
     event = group.event
     incident = read_incident_view(event.data)
@@ -122,6 +132,7 @@ def _incident(
             _origin(origin, known_place=repeated or (at == 0 and bool(lines)))
             for at, origin in enumerate(incident.origins[:MAX_ORIGINS])
         ],
+        [_sample(sample) for sample in samples],
         facts_table(facts) if facts else None,
         None if repeated else _trials(incident.trials),
         _around(data, x),
@@ -140,11 +151,19 @@ def _repeats(events: Sequence[EventRecord], data: ChartData) -> HtmlNode | None:
 
 def _around(data: ChartData, x: int) -> HtmlNode | None:
     """The steps before and after."""
-    rows = [[str(step_at(data, int(place))), *rest] for place, *rest in steps_around(data, x)]
+    rows = rows_around(data, x)
     if not rows:
         return None
-    head = ("step", "loss", "gradient norm", "what happened")
-    return details("Before and after", [table("Before and after", head, rows, numbers=(0, 1, 2))])
+    shown = table("Before and after", AROUND_COLUMNS, rows, numbers=(0, 1, 2))
+    return details("Before and after", [shown])
+
+
+AROUND_COLUMNS = ("step", "loss", "gradient norm", "what happened")
+
+
+def rows_around(data: ChartData, x: int) -> list[list[str]]:
+    """The cells under `AROUND_COLUMNS`."""
+    return [[str(step_at(data, int(place))), *rest] for place, *rest in steps_around(data, x)]
 
 
 def _code(lines: Sequence[SourceLine]) -> HtmlNode:
@@ -170,6 +189,27 @@ def _origin(origin: OriginView, *, known_place: bool) -> HtmlNode:
         _operands(origin.operands) if origin.operands else None,
         class_="place",
     )
+
+
+def _sample(sample: SampleView) -> HtmlNode:
+    """A failing sample: its pictures, texts and numbers."""
+    return tag(
+        "figure",
+        tag("figcaption", tag("h4", sample.title)),
+        [_sample_part(part) for part in sample.parts],
+        class_="sample",
+    )
+
+
+def _sample_part(part: SamplePart) -> HtmlNode:
+    shown: Child = tag("p", part.text, class_="mono") if part.text else None
+    if part.picture:
+        shown = picture(part.picture, f"{part.name} as a picture")
+    elif part.kind == "text":
+        lines = [tag("span", line, class_="line") for line in part.lines]
+        shown = tag("pre", tag("code", lines), class_="context told", tabindex="0")
+    name = tag("p", tag("span", part.name, class_="mono"), f" {part.about}", class_="quiet")
+    return tag("div", name, shown)
 
 
 def _line(place: LineView | None) -> HtmlNode | None:

@@ -19,6 +19,7 @@ from headway.rundir.chart_data import ChartData
 VOID = ("br", "col", "meta")
 LONGEST = 1200
 """Maximum number of characters of one text."""
+_BASE64 = re.compile(r"^[A-Za-z0-9+/]+={0,2}$")
 _NAME = re.compile(r"^[a-z][a-z0-9-]*$")
 
 
@@ -54,6 +55,13 @@ def tag(name: str, *children: Child | Iterable[Child], **attributes: object) -> 
     if name in VOID:
         return HtmlNode(opening)
     return HtmlNode(f"{opening}{''.join(_inner(children))}</{name}>")
+
+
+def picture(png: str, alt: str) -> HtmlNode:
+    """An image in the page; `png` is base64 that was checked to be a PNG file."""
+    assert _BASE64.match(png)
+    described = text(alt).markup
+    return HtmlNode(f'<img class="pixels" alt="{described}" src="data:image/png;base64,{png}">')
 
 
 def join(*nodes: Child | Iterable[Child]) -> HtmlNode:

@@ -123,10 +123,17 @@ def _timeline(data: ChartData) -> HtmlNode:
     return section("timeline", "Timeline", inside)
 
 
-def _figure(panel: dict[str, object]) -> HtmlNode:
+def _figure(panel: dict[str, Any]) -> HtmlNode:
     return tag(
         "figure",
-        tag("figcaption", tag("h3", str(panel["title"]))),
+        tag(
+            "figcaption",
+            tag(
+                "h3",
+                str(panel["title"]),
+                tag("span", panel["measure"], class_="unit") if panel["measure"] else None,
+            ),
+        ),
         tag("div", class_="chart", data_panel=panel["id"]),
         tag("p", str(panel["says"]), class_="says"),
     )
@@ -170,7 +177,7 @@ def _policy() -> str:
     scripts = " ".join(_hash(_asset(name)) for name in SCRIPTS)
     styles = " ".join(_hash(_asset(name)) for name in STYLES)
     return (
-        f"default-src 'none'; script-src {scripts}; style-src {styles}; "
+        f"default-src 'none'; script-src {scripts}; style-src {styles}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
 

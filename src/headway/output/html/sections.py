@@ -91,7 +91,7 @@ def _jump(finding: Finding, data: ChartData) -> HtmlNode | None:
 
 
 def _place(finding: Finding) -> HtmlNode | None:
-    text = format_where(finding.where)
+    text = format_where(finding.where, message=finding.message)
     source = finding.evidence.get("source")
     if not text and not source:
         return None

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer
+from headway.preflight.script_context import observe_method
 from headway.preflight.source_lines import find_line
 from headway.torch_adapters.nested_state import find_tensors
 from headway.torch_adapters.process_groups.rank_group import default_store
@@ -24,7 +25,7 @@ from headway.torch_adapters.process_groups.rank_group import default_store
 TOPIC = "rank-noise"
 STEPS = 3
 """The first steps, which are compared."""
-SEEDS = r"(manual_seed|set_seed|seed_everything)\("
+SEEDS = r"^(?!\s*(def|from|import)\b).*(manual_seed|set_seed|seed_everything)\("
 
 
 class RankNoise(Observer):
@@ -41,6 +42,13 @@ class RankNoise(Observer):
         """Whether replicas draw their batches themselves, so far."""
         self._sent = -1
         self._over = False
+        self._seeded: dict[str, Any] | None = None
+        """Where the random numbers were last seeded."""
+        observe_method(self.script, torch, "manual_seed", after=self._seeds)
+
+    def _seeds(self, *_: Any, **__: Any) -> None:
+        if self._sent < 0:
+            self._seeded = self.script.place()
 
     @property
     def _listens(self) -> bool:
@@ -112,7 +120,7 @@ class RankNoise(Observer):
                 "same_batches": same_batches,
                 "sampled": self._sampled,
             }
-            place = find_line(self.script, SEEDS)
+            place = self._seeded or find_line(self.script, SEEDS)
             if place is not None:
                 facts["place"] = place
             self.evidence.record(TOPIC, facts)

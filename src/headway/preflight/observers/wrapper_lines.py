@@ -16,6 +16,7 @@ from headway.engine import PLACES
 from headway.preflight.observer import Observer
 from headway.preflight.script_context import observe_method
 from headway.torch_adapters.frames import describe_frame, is_installed_file
+from headway.torch_adapters.nested_state import find_tensors
 from headway.torch_adapters.patching import call_after
 
 # The lines that let replicas drift apart: a forward past the wrapper, `no_sync` around the last
@@ -82,3 +83,44 @@ class WrapperLines(Observer):
         if place is not None and what not in self._said:
             self._said.add(what)
             self.evidence.record(PLACES, {what: place})
+
+
+AVERAGED = "rank-replicas"
+SMALL = 16
+"""Elements up to which an exchange is a number to log."""
+
+
+class AveragedReplicas(Observer):
+    """Hears weights of a wrapped model being averaged between two steps: local SGD. The replicas
+    may differ in between."""
+
+    def start(self) -> None:
+        self._trained = self._in_backward = self._averaged = False
+        if dist.is_available():
+            observe_method(self.script, dist, "all_reduce", before=self._reduced)
+
+    @property
+    def _wrapped(self) -> bool:
+        guard = self.script.launch.guard
+        return guard is not None and guard.session.ranks is not None
+
+    def backward_begins(self, roots: Sequence[Tensor]) -> None:
+        self._in_backward = True
+
+    def backward_ended(self, roots: Sequence[Tensor]) -> None:
+        self._in_backward = False
+        if not self._trained and self._wrapped:
+            self._trained = True
+            self.evidence.record(AVERAGED, {"listens": True})
+
+    def _reduced(self, *args: Any, **kwargs: Any) -> None:
+        if self._averaged or self._in_backward or not self._trained:
+            return
+        models = self.script.models
+        weights = [p.detach() for m in models for p in m.parameters() if p.numel() > SMALL]
+        for _, tensor in find_tensors([args, kwargs]):
+            given = tensor.detach()
+            if any(w.shape == given.shape and torch.equal(w, given) for w in weights):
+                self._averaged = True
+                self.evidence.record(AVERAGED, {"listens": True, "averaged": True})
+                return

@@ -1,3 +1,3 @@
-"""Ways to run a step again: the loop's body, a loop that makes its own data, or tracing the next
-step.
+"""Strategies for running a step again: through a framework, the loop's body, a loop that creates
+its own data, or yielding its batches once more.
 """

@@ -1,4 +1,4 @@
-"""Runs a step again by calling the framework that made it."""
+"""Runs a step again by calling the framework that ran it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Captures what changes between iterations of a loop: counters, generators, the batch drawn ahead.
+"""Captures what changes between iterations of a loop: counters, generators, a prefetched batch.
 
 An iteration can be run again if it begins in the same state. `RngState` saves the global random
 numbers. The rest is found once, through the names that the loop body and the functions it calls
@@ -44,7 +44,7 @@ _CONTAINERS = (list, tuple, dict)
 
 @dataclass(slots=True)
 class MovingState:
-    """What the body can reach and an iteration may change."""
+    """Objects that the body can reach and that an iteration may change."""
 
     attributes: list[dict[str, Any]] = field(default_factory=list)
     """Attributes of the user's own objects."""
@@ -76,7 +76,7 @@ class MovingState:
 
 
 class IterationState:
-    """The values of all that at one time."""
+    """The values of all these objects at one time."""
 
     __slots__ = (
         "_attributes",

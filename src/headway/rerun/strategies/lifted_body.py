@@ -32,7 +32,7 @@ _OPTIMIZED = 0x1
 """The flag of a code object whose variables are not kept in a dict."""
 _COPIED_LOCALS = sys.version_info < (3, 13)
 _UNSHARED = 3
-"""References to a frame's copy of its variables if nothing else has it."""
+"""Number of references to a frame's copy of its variables if nothing else holds it."""
 
 
 class LiftedBody:
@@ -43,7 +43,7 @@ class LiftedBody:
     ) -> None:
         """`changed`: variables that do not have the frame's values.
 
-        Raises SyntaxError or ValueError where the body is legal in its place only.
+        Raises SyntaxError or ValueError if the body is not valid as a function.
         """
         at_module_level = frame.f_locals is frame.f_globals
         itself = loop.target if isinstance(loop, ast.For) else loop.test

@@ -40,7 +40,7 @@ from headway.torch_adapters.saved_state import ObjectSnapshot
 
 NO_LOOP_OVER_BATCHES = "no `for` loop over its batches was found around it"
 MAX_FRAMES = 12
-"""Frames between the guard's iterator and the loop: tqdm and the like put one or two there."""
+"""Maximum number of frames between the guard's iterator and the loop: tqdm adds one or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class LoopVariable:
 
     @property
     def beside(self) -> bool:
-        """Whether something other than a count is drawn along with the batch."""
+        """Whether something other than a count is drawn together with the batch."""
         return any(
             node.id != self.count for node in _names(self.target) if not _within(node, self.batch)
         )
@@ -161,7 +161,7 @@ class FoundLoop:
 
     body: LoopBody | None = None
     again: bool = False
-    """The loop can be given its batch once more: nothing else is drawn along with it."""
+    """The loop can receive its batch once more: nothing else is drawn together with it."""
 
 
 def find_loop_body(frame: FrameType | None, latest: Any, ages: Sequence[int]) -> FoundLoop:
@@ -185,7 +185,7 @@ def find_loop_body(frame: FrameType | None, latest: Any, ages: Sequence[int]) ->
             if is_liftable([loop.target, *loop.body]):
                 try:
                     return FoundLoop(LoopBody(candidate, loop, variable, ages))
-                except (SyntaxError, ValueError):  # legal in its place, not in a function
+                except (SyntaxError, ValueError):  # not valid as a function
                     return found
             if not _yields(loop):
                 return found

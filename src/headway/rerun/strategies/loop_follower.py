@@ -5,9 +5,9 @@
         ...                              ...
         optimizer.step()                 optimizer.step()
 
-No loader shows when an iteration begins. Known is the frame that called `optimizer.step()`, and so
-its loop, the variables that an iteration binds, and those that it passes on to the next. An
-iteration is assumed to begin where the last optimizer step ended; the re-run proves it or not.
+No loader shows when an iteration begins. The frame that called `optimizer.step()` is known, and so
+are its loop, the variables that an iteration binds, and those that it passes on to the next. An
+iteration is assumed to begin where the last optimizer step ended; the re-run verifies it.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from headway.rerun.recorded_batch import RecordedBatch
 
 MAX_STEP_LINES = 64
-"""Lines with an optimizer step that are remembered; a script that generates code has many."""
+"""Maximum number of lines with an optimizer step: a script that generates code has many."""
 MAX_SEARCHES = 8
 """How often in a row the objects of a function are searched again: it may get others each time."""
 FIRST_ITERATION = "it was the first of its loop, and the state in which it began is not known"
 
 
 OVER_BATCHES = NoLoop("")
-"""The loop is over batches that a loader hands out: `loop_body.py` runs those."""
+"""The loop iterates over batches of a loader: `loop_body.py` runs those."""
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class LoopFollower:
     """Follows a training whose steps come without a batch."""
 
     def __init__(self, latest: Callable[[], RecordedBatch | None]) -> None:
-        """`latest` returns the last batch that was handed out."""
+        """`latest` returns the last batch that was yielded."""
         self._latest = latest
         self._known: dict[tuple[CodeType, int], LoopSource | NoLoop] = {}
         self._loop: LoopSource | None = None
@@ -86,7 +86,7 @@ class LoopFollower:
         """Why it is not known; empty: the step has its batch."""
 
     def batch_came(self) -> None:
-        """A batch was handed to this loop, or to another in between."""
+        """A batch was yielded to this loop, or to another one in between."""
         self._batch_came = True
 
     def step_begins(self) -> None:

@@ -32,8 +32,8 @@ from headway.rerun.strategies.lifted_body import (
 from headway.torch_adapters.frames import is_installed_file, is_internal_file, walk_callers
 
 MAX_FRAMES = 24
-"""Frames between the optimizer's hook and the loop: a scaler, a framework's wrapper, a few calls of
-the user's own."""
+"""Maximum number of frames between the optimizer's hook and the loop: a scaler, a framework's
+wrapper, a few calls of the user's code."""
 NO_LOOP = "no loop was found around it"
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -61,8 +61,8 @@ class LoopSource:
     obstacle: str = ""
     """Why its body cannot be a function; empty: it can."""
     part: bool = False
-    """Only a part of an iteration: what came before it is known from the frame, and only as long
-    as the frame is at its step."""
+    """Only a part of an iteration: the results of the earlier part are in the frame, and only while
+    the frame is at its step."""
     used: frozenset[str] = frozenset()
     """Of a part of a loop, the names in its whole body."""
     passed: frozenset[str] = frozenset()
@@ -202,7 +202,7 @@ def _describe_part(
 
 
 def _reads_graph(body: Sequence[ast.stmt], frame: FrameType) -> bool:
-    """Whether they go on with a forward pass that was made before."""
+    """Whether they use the result of an earlier forward pass."""
     given = read_variables(frame, frozenset(read_first(body)))
     return any(isinstance(value, Tensor) and value.grad_fn is not None for value in given.values())
 
@@ -290,7 +290,12 @@ def _calls_backward(nodes: Iterable[ast.AST]) -> bool:
 
 
 def _is_backward(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and "backward" in node.attr
+    """`loss.backward`, `manual_backward`, `torch.autograd.grad`."""
+    if not isinstance(node, ast.Attribute):
+        return False
+    of = node.value.attr if isinstance(node.value, ast.Attribute) else ""
+    of = node.value.id if isinstance(node.value, ast.Name) else of
+    return "backward" in node.attr or (of, node.attr) == ("autograd", "grad")
 
 
 def _closures(function: Sequence[ast.AST]) -> list[ast.AST]:

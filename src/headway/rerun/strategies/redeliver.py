@@ -1,4 +1,4 @@
-"""Gives the batches of a bad step to the user's loop once more.
+"""Yields the batches of a bad step to the user's loop once more.
 
 The last resort where the loop body cannot be called: without its source, or if it yields. An error
 in the body would end the training, so only remedies that cannot raise are tried.
@@ -20,7 +20,7 @@ class RedeliverBatches(Rerun):
 
     def prepare(self) -> Readiness:
         case = self._case
-        # With other ranks, a loop that sees more batches than theirs may stop too soon.
+        # With other ranks, a loop that gets more batches than the others may end too early.
         possible = case.moment is RerunMoment.NEXT_BATCH and case.host.rerun_group is None
         if possible and case.bad_step.batches and find_loop_of(case).again:
             return CAN

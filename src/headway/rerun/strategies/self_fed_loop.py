@@ -1,22 +1,23 @@
-"""Runs one iteration of a loop that makes its own data again, and proves that it is the same.
+"""Re-runs one iteration of a loop that creates its own data, and verifies that it is the same.
 
 The body is called as in `loop_body.py`, but with the counters, generators and random numbers with
-which the iteration began, and only up to the optimizer's step. What it computes must be what the
-loop has computed. Otherwise something has changed that cannot be restored, and nothing may be
-concluded from the re-run.
+which the iteration began, and only up to the optimizer's step. It must compute the same values as
+the loop did. Otherwise something has changed that cannot be restored, and the re-run proves
+nothing.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
 from itertools import repeat
 from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -28,6 +29,7 @@ from headway.rerun.strategies.loop_follower import frame_at, frame_of
 from headway.rerun.strategies.loop_source import LoopSource
 from headway.torch_adapters.loaders.observed_loaders import redeliver_batches
 from headway.torch_adapters.modes import no_dispatch_modes
+from headway.torch_adapters.patching import call_after
 from headway.torch_adapters.rng import RngState
 from headway.torch_adapters.runtime_state import compiled_code_runs
 
@@ -54,7 +56,7 @@ class _IterationEnd(NamedTuple):
 
 
 class SelfFedLoopRerun(Rerun):
-    """Calls the body of a loop that makes its own data, from where the failed iteration began."""
+    """Calls the body of a loop that creates its own data, from where the failed iteration began."""
 
     needs_proof = True
 
@@ -115,13 +117,18 @@ class SelfFedLoopRerun(Rerun):
         hook = register_optimizer_step_post_hook(self._stepped)
         by_hand = self._begin.moving.by_hand
         try:
-            with redeliver_batches(batches) if by_hand else nullcontext(), suppress(_StepDone):
+            with ExitStack() as around:
+                if by_hand:
+                    around.enter_context(redeliver_batches(batches))
+                if self._case.bad_step.by_scaler:  # the optimizer does not step
+                    around.enter_context(call_after(GradScaler, "step", self._stepped))
+                around.enter_context(suppress(_StepDone))
                 self._body(self._values)
         finally:
             hook.remove()
         return ()
 
-    def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _stepped(self, stepped: Optimizer | GradScaler, args: Any, more: Any) -> None:
         frame = frame_at(self._body.code, self._loop.line)
         if frame is not None:
             with no_dispatch_modes():  # what is only read need not be traced

@@ -48,6 +48,44 @@ def watch_worker_fetches(watch: Callable[[Callable[[], Any]], Any]) -> Iterator[
             uninstall()
 
 
+SAMPLE_NOTE = "the sample is"
+"""Before the index, in the note that an exception in a worker gets."""
+
+
+@contextmanager
+def failed_samples_noted() -> Iterator[None]:
+    """Workers that are forked while this lasts add the index of a sample that raises to its
+    exception: the same sample may load well when it is loaded again."""
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def fetch(self: Any, indices: Any) -> Any:
+            try:
+                return original(self, indices)
+            except Exception as error:
+                index = _index_in_frames(error)
+                if index is not None and hasattr(error, "add_note"):
+                    error.add_note(f"{SAMPLE_NOTE} {index}")
+                raise
+
+        return fetch
+
+    uninstall = wrap_function(_MapFetcher, "fetch", wrap)
+    try:
+        yield
+    finally:
+        uninstall()
+
+
+def _index_in_frames(error: BaseException) -> int | None:
+    """The index that the fetcher was loading; None while it collates a batch."""
+    trace, found = error.__traceback__, None
+    while trace is not None:
+        frame, trace = trace.tb_frame, trace.tb_next
+        if frame.f_code.co_filename.replace("\\", "/").endswith("torch/utils/data/_utils/fetch.py"):
+            found = frame.f_locals.get("idx")
+    return found if isinstance(found, int) else None
+
+
 _WorkerIterator: Any = private_part(
     "torch.utils.data.dataloader._MultiProcessingDataLoaderIter",
     (),

@@ -17,6 +17,8 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, dataloader
 
+from headway.torch_adapters.loaders.batch_fetching import failed_samples_noted
+
 ITERATORS = ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
 """The iterators whose order is known; those of a subclass may reorder or read ahead."""
 
@@ -182,7 +184,7 @@ def iterate_recorded(
 ) -> Iterator[Any]:
     if tape is None:
         return begin()
-    with tape.in_place(loader):
+    with tape.in_place(loader), failed_samples_noted():
         iterator = begin()
     known = tuple(kind for name in ITERATORS if (kind := getattr(dataloader, name, None)))
     if type(iterator) not in known:

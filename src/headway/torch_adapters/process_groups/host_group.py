@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, ClassVar
 
 import torch.distributed as dist
@@ -98,3 +99,9 @@ def _is_open(group: ProcessGroup) -> bool:
         return dist.is_initialized() and dist.get_world_size(group) > 0
     except (ValueError, RuntimeError):
         return False
+
+
+def first_sentence(error: Exception) -> str:
+    """What gloo or NCCL says, without the line of its source and its advice."""
+    text = re.sub(r"^\[[^\]]*\]\s*", "", str(error).strip())
+    return re.split(r"\.\s|\n", text)[0].rstrip(". ") or type(error).__name__

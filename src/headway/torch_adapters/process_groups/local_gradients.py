@@ -22,11 +22,14 @@ from torch import Tensor, nn
 from headway.errors import RankLost
 from headway.output.notices import Notices
 from headway.torch_adapters.patching import override_methods
+from headway.torch_adapters.process_groups.host_group import first_sentence
 from headway.torch_adapters.process_groups.rank_group import find_replicas
 from headway.torch_adapters.process_groups.sharded_tensors import parameter_groups
 from headway.torch_adapters.runtime_state import is_compiled
 
 Shielded = Callable[..., Any]
+LOST_IN_BACKWARD = "another rank died, hangs or left the loop while gradients were averaged"
+"""Begins the error of a rank whose reduction failed; torch raises it as a RuntimeError."""
 
 
 class LocalGradients:
@@ -256,11 +259,9 @@ def _reduced(done: Any) -> Tensor:
     try:
         reduced: Tensor = done.value()[0]
     except RuntimeError as error:
-        lines = [line for line in str(error).splitlines() if line.strip()]
         raise RankLost(
-            "another rank died, hangs or left the loop while gradients were averaged: "
-            f"{lines[0].strip() if lines else type(error).__name__}. Check the last output of "
-            "the other ranks; this rank only noticed it here"
+            f"{LOST_IN_BACKWARD}: {first_sentence(error)}. Check the last output of the other "
+            "ranks; this rank only noticed it here"
         ) from None
     return reduced
 

@@ -19,7 +19,11 @@ from headway.torch_adapters.live_objects import find_instances
 from headway.torch_adapters.patching import allow_device_sync
 from headway.torch_adapters.private_parts import private_part
 from headway.torch_adapters.process_groups import sharded_tensors
-from headway.torch_adapters.process_groups.host_group import HostGroup, ProcessGroup
+from headway.torch_adapters.process_groups.host_group import (
+    HostGroup,
+    ProcessGroup,
+    first_sentence,
+)
 
 # The other ranks of this training, and the one reduction in which they agree.
 
@@ -123,10 +127,9 @@ class RankGroup:
         try:
             dist.all_reduce(numbers, op=operation, group=self.group)
         except RuntimeError as error:
-            lines = str(error).splitlines()
             raise RankLost(
                 f"rank {self.rank} of {self.size} lost the others {when}: "
-                f"{lines[0] if lines else type(error).__name__}: {LOST}"
+                f"{first_sentence(error)}: {LOST}"
             ) from error
 
     def place(self, device: torch.device) -> torch.device:

@@ -34,7 +34,7 @@ export function number(value) {
   if (value === null || value === undefined) return "–";
   if (typeof value === "string") return { Infinity: "Inf", "-Infinity": "-Inf" }[value] || value;
   const size = Math.abs(value);
-  if (size !== 0 && (size >= 1e6 || size < 1e-3)) return value.toExponential(2).replace("e+", "e");
+  if (size !== 0 && (size >= 1e6 || size < 1e-3)) return value.toExponential(2).replace(/\.?0*e\+?/, "e");
   return String(Number(value.toPrecision(4)));
 }
 
@@ -50,7 +50,7 @@ export function age(changed) {
 
 export function duration(seconds) {
   if (!seconds) return "–";
-  if (seconds < 90) return number(seconds) + " s";
+  if (seconds < 90) return Number(seconds.toPrecision(3)) + " s";
   const minutes = Math.round(seconds / 60), hours = Math.floor(minutes / 60);
   if (minutes < 60) return minutes + " min";
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
@@ -110,7 +110,8 @@ export function paced(work, least) {
 export function figure(panel) {
   const holder = element("div", "chart");
   holder.dataset.panel = panel.id;
-  return element("figure", "", element("figcaption", "", element("h3", "", panel.title)), holder, element("p", "says", panel.says));
+  const unit = panel.measure ? element("span", "unit", panel.measure) : "";
+  return element("figure", "", element("figcaption", "", element("h3", "", panel.title, unit)), holder, element("p", "says", panel.says));
 }
 
 export function pointsWanted() {

@@ -4,7 +4,7 @@ import { badge, byId, element, fetchJson, figure, listen, number, paced, pointsW
 import { grouped, groupings } from "./groups.js";
 import { remember, tell } from "./notify.js";
 
-const MOST = 8;
+const MOST = 64;
 let chosen = new URLSearchParams(location.search).getAll("run"), group = new URLSearchParams(location.search).get("group") || "", received = null, runs = [], charts = null, view = null, drawing = null;
 
 function query() {
@@ -51,7 +51,11 @@ function pick(run) {
 function picks() {
   const focused = document.activeElement && document.activeElement.closest(".pick");
   const at = focused ? [...byId("picks").children].indexOf(focused) : -1;
-  byId("picks").replaceChildren(...runs.map(pick));
+  const words = byId("find").value.trim().toLowerCase();
+  const wanted = (run) => !words || [run.name, run.note, ...run.tags.map((tag) => "#" + tag)].some((text) => text.toLowerCase().includes(words));
+  const order = [...runs.filter((run) => chosen.includes(run.id)), ...runs.filter((run) => !chosen.includes(run.id))];
+  byId("picks").replaceChildren(...order.filter(wanted).map(pick));
+  byId("chosen").textContent = `${chosen.length} of ${runs.length}`;
   if (at >= 0 && byId("picks").children[at]) byId("picks").children[at].querySelector("input").focus();
 }
 
@@ -113,6 +117,9 @@ function looked(part, all) {
   soon = setTimeout(load, 60);
 }
 
+byId("find").addEventListener("input", picks);
+const refresh = paced(async () => picks(), 2000);
+
 const list = paced(async () => {
   const all = await fetchJson("/api/runs");
   runs = all.runs.filter((run) => !run.why);
@@ -124,6 +131,8 @@ const list = paced(async () => {
 listen({
   news({ runs: changed }) {
     tell(changed);
+    runs = runs.map((known) => changed.find((run) => run.id === known.id && !run.why) || known);
+    refresh();
     if ((!view || charts.follows()) && changed.some((run) => chosen.includes(run.id))) load();
     if (changed.some((run) => !runs.some((known) => known.id === run.id))) list();
   },

@@ -182,9 +182,27 @@ function incident(item) {
   const again = item.repeats.length ? element("p", "quiet", "The same cause again: ", ...item.repeats.flatMap((each) => [step(each), " "])) : "";
   shown.append(title, again, element("p", "", ...prose(item.headline)),
     ...item.origins.map((each, at) => origin(each, item.columns, at === 0 ? item.context : [])));
+  shown.append(...item.samples.map(sample));
   if (item.facts.length) shown.append(facts(item.facts));
   if (trials.length) shown.append(element("div", "", element("h4", "", "Tried on this step"), element("ul", "remedies", ...trials)));
+  if (item.around) shown.append(folded("Before and after", table("Before and after", item.around.columns, item.around.rows, [0, 1, 2])));
   return shown;
+}
+
+// A failing sample: its pictures, texts and numbers.
+function sample({ title, parts }) {
+  return element("figure", "sample", element("figcaption", "", element("h4", "", title)), ...parts.map(({ name, about, lines, picture, is_text: isText }) => {
+    let shown = lines.length ? element("p", "mono", lines.join(" ")) : null;
+    if (picture) {
+      shown = element("img", "pixels");
+      shown.src = "data:image/png;base64," + picture;
+      shown.alt = name + " as a picture";
+    } else if (isText) {
+      shown = element("pre", "context told", element("code", "", ...lines.map((line) => element("span", "line", line + "\n"))));
+      shown.tabIndex = 0;
+    }
+    return element("div", "", element("p", "quiet", element("span", "mono", name), " " + about), shown);
+  }));
 }
 
 export function open(number) {

@@ -2,10 +2,10 @@
 import { age, badge, byId, counts, duration, element, fetchJson, listen, number, paced } from "./common.js";
 import { remember, tell } from "./notify.js";
 
-const MOST_COMPARED = 8;
+const MOST_COMPARED = 64;
 const rows = new Map();
 const chosen = new Set();
-let folder = "", leftOut = 0, sorted = { by: "", down: false };
+let folder = null, leftOut = 0, sorted = { by: "", down: false };
 const VERDICTS = ["error", "interrupted", "warning", "unknown", "unsure", "reading", "healthy"];
 
 function cell(label, className, ...inside) {
@@ -149,6 +149,13 @@ const load = paced(async () => {
 }, 500);
 
 for (const button of document.querySelectorAll("[data-sort]")) button.addEventListener("click", () => sortBy(button.dataset.sort));
+byId("all").addEventListener("click", () => {
+  const ids = [...rows.values()].map(({ run }) => run).filter((run) => !run.why && shown(run)).map((run) => run.id);
+  const every = ids.every((id) => chosen.has(id));
+  for (const id of ids) { if (every) chosen.delete(id); else chosen.add(id); }
+  for (const [id, { row }] of rows) row.querySelector("input").checked = chosen.has(id);
+  button();
+});
 for (const id of ["find", "which"]) byId(id).addEventListener("input", arrange);
 byId("compare").addEventListener("click", () => {
   const ids = [...chosen].filter((id) => rows.has(id));
@@ -157,6 +164,7 @@ byId("compare").addEventListener("click", () => {
 listen({
   news({ runs, gone }) {
     tell(runs);
+    if (folder === null) return; // the whole list is on its way
     runs.forEach(take);
     gone.forEach((id) => rows.delete(id));
     arrange();

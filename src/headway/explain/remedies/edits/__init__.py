@@ -28,9 +28,11 @@ from headway.explain.remedies.edits.other_forms import (
     CastEdit,
     EigenEdit,
     GammaEdit,
+    HalfEdit,
     MaskedNanEdit,
     SoftplusEdit,
 )
+from headway.explain.remedies.float32 import involves_float16
 
 __all__ = ["CallEdit", "edits_for"]
 
@@ -68,7 +70,9 @@ def edits_for(origin: Origin) -> list[CallEdit]:
     """Edits for the op of an origin; if there are none, edits for its kind."""
     softplus = [SoftplusEdit(origin)] if origin.op == "exp" and SoftplusEdit.fits(origin) else []
     if origin.kind in _TOO_LARGE:
-        kinds = (ExpEdit, CastEdit) if origin.phase == "forward" else (ExpEdit,)
+        kinds: list[type[CallEdit]] = [ExpEdit]
+        if origin.phase == "forward":
+            kinds += [CastEdit, *([HalfEdit] if involves_float16(origin) else [])]
         large = [edit for edit in kinds if origin.op in edit.ops]
         return [*softplus, *(edit(origin) for edit in large)]
     for_kind = [guard for guard in _EDITS if origin.kind in guard.kinds]

@@ -146,7 +146,7 @@ class DivisionEdit(CallEdit):
     """
 
     small, small_in_float16 = 1e-6, 1e-3
-    names = frozenset({"div", "divide", "true_divide", "reciprocal", "__rdiv__"})
+    names = frozenset({"div", "div_", "divide", "true_divide", "reciprocal", "__rdiv__"})
     ops = frozenset({"div", "true_divide", "reciprocal"})
     kinds = _BY_ZERO | {"norm-at-zero", "std-singular"}
 
@@ -188,6 +188,8 @@ class DivisionEdit(CallEdit):
         subject = site.operand(0 if site.name == "reciprocal" else 1, "other")
         if subject is None or isinstance(subject, ast.Constant):
             return None
+        if _is_count(subject):
+            return [(subject, f"max({source.of(subject)}, 1)")]
         return [(subject, self._written(source.tight(subject), source.of(subject)))]
 
     def replacements(self, source: Statement) -> list[Span] | None:
@@ -202,6 +204,18 @@ class DivisionEdit(CallEdit):
         if self._negative:
             return f"torch.where({subject}.abs() < {eps}, {eps}, {subject})"
         return f"{subject}.clamp_min({eps})"
+
+
+def _is_count(node: ast.expr) -> bool:
+    """Whether an expression is a Python number: `len(x)`, `x.numel()`, `x.shape[0]`."""
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
+    if not isinstance(node, ast.Call):
+        return False
+    callee = node.func
+    if isinstance(callee, ast.Name):
+        return callee.id == "len"
+    return isinstance(callee, ast.Attribute) and callee.attr in ("numel", "nelement")
 
 
 class EpsEdit(CallEdit):

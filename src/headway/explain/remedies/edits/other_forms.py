@@ -188,3 +188,25 @@ class CastEdit(OperandEdit):
 
 
 _LARGEST_HALF = 65504
+
+
+class HalfEdit(CallEdit):
+    """Computes in float32 what overflows in float16."""
+
+    names = frozenset({"mul", "square", "pow", "sum", "prod", "add"})
+    ops = names
+    words = "compute it in float32: `x.float()`"
+
+    def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        if not any(_is_half(value) for value in args):
+            raise LookupError("another dtype")
+        return func(*(value.float() if _is_half(value) else value for value in args), **kwargs)
+
+    def rewrite(self, source: Statement, site: StatementCall) -> Sequence[Replacement] | None:
+        given = site.operands if site.name in ("mul", "add") else site.operands[:1]
+        given = [node for node in given if not isinstance(node, ast.Constant)]
+        return [(node, f"{source.tight(node)}.float()") for node in given] or None
+
+
+def _is_half(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype is torch.float16

@@ -142,6 +142,17 @@ const headwayTools = (() => {
     return all.length > 0 && all[0] > 0 && quantile(all, 0.98) / quantile(all, 0.02) > 100;
   }
 
+  // -- colours ------------------------------------------------------------------------------------
+
+  const isDark = (colour) => { const [, r, g, b] = colour.match(/^#(..)(..)(..)/) || [0, "ff", "ff", "ff"]; return parseInt(r, 16) + parseInt(g, 16) + parseInt(b, 16) < 380; };
+
+  // A colour for any number of curves: hues at the golden angle, which stay apart the longest.
+  function hue(at, dark) {
+    const angle = at * 137.508 % 360, light = (dark ? 0.72 : 0.4) + (at % 3 - 1) * 0.06, reach = 0.55 * Math.min(light, 1 - light);
+    const part = (n) => { const k = (n + angle / 30) % 12; return light - reach * Math.max(-1, Math.min(k - 3, 9 - k, 1)); };
+    return "#" + [0, 8, 4].map((n) => Math.round(part(n) * 255).toString(16).padStart(2, "0")).join("");
+  }
+
   // -- files ------------------------------------------------------------------------------------
 
   function save(blob, name) {
@@ -227,5 +238,5 @@ const headwayTools = (() => {
     return new XMLSerializer().serializeToString(root);
   }
 
-  return { say, sayCount, sayTime, element, button, SECONDS, below, nearest, along, logGrid, smooth, steadyRange, wantsLog, save, csv, png, svg };
+  return { isDark, hue, say, sayCount, sayTime, element, button, SECONDS, below, nearest, along, logGrid, smooth, steadyRange, wantsLog, save, csv, png, svg };
 })();

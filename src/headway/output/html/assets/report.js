@@ -9,6 +9,7 @@ function headwayCharts(data, looked = () => {}, live = false) {
   const HEIGHT = 180, SMALL = 110;
   const NONFINITE_EDGE = 9; // height of the strip at the upper edge, in CSS pixels
   const FLAG_WIDTH = 18;
+  const FEW = 8; // curves that are told apart by their colours
   const SHORT = { NaN: "NaN", Infinity: "Inf", "-Infinity": "-Inf" };
   const AXES = { step: "step", time: "training time", samples: "samples", tokens: "tokens" };
 
@@ -50,7 +51,7 @@ function headwayCharts(data, looked = () => {}, live = false) {
 
   function tick(u) {
     if (chosen.axis === "time") return sayTime(Math.max(u, 0));
-    return chosen.axis === "step" ? "step " + sayCount(stepAt(u)) : sayCount(Math.round(u)) + " " + chosen.axis;
+    return chosen.axis === "step" ? "step " + stepAt(u).toLocaleString("en") : sayCount(Math.round(u)) + " " + chosen.axis;
   }
 
   // Every run has a clock, so a part of the axis is another part of each; the union of all.
@@ -101,13 +102,18 @@ function headwayCharts(data, looked = () => {}, live = false) {
     const get = (name) => style.getPropertyValue(name).trim();
     return {
       text: get("--text"), quiet: get("--quiet"), grid: get("--grid"), back: get("--back"),
-      error: get("--error"), warning: get("--warning"), action: get("--action"),
-      lines: ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5", "--line-6"].map(get),
+      dark: headwayTools.isDark(get("--back")), error: get("--error"), warning: get("--warning"), action: get("--action"),
+      lines: ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5", "--line-6", "--line-7", "--line-8"].map(get),
     };
   }
 
   // A series may have its own colour: that of its run, where several runs are shown.
-  const ink = (paint, series, at) => paint.lines[(series.colour ?? at) % paint.lines.length];
+  const ink = (paint, series, at) => paint.lines[series.colour ?? at] || headwayTools.hue(series.colour ?? at, paint.dark);
+
+  const swatchInk = (paint, series, at) => {
+    const colour = ink(paint, series, at);
+    return series.dashed ? `repeating-linear-gradient(90deg, ${colour} 0 4px, transparent 4px 6px)` : colour;
+  };
 
   // -- charts of lines ----------------------------------------------------------------------------
 
@@ -158,7 +164,7 @@ function headwayCharts(data, looked = () => {}, live = false) {
     const line = (series, at, more) => ({
       label: series.label,
       stroke: ink(paint, series, at),
-      dash: series.dashed ?? at >= paint.lines.length ? [5, 3] : undefined,
+      dash: series.dashed ? [5, 3] : undefined,
       width: 1.4,
       spanGaps: true,
       points: { show: series.x.length < 60, size: 5 },
@@ -181,7 +187,9 @@ function headwayCharts(data, looked = () => {}, live = false) {
       width, height: panel.small ? SMALL : HEIGHT,
       legend: { show: false },
       padding: [NONFINITE_EDGE + 5, 12, 0, 0],
-      cursor: { y: false, sync: { key: "steps" }, drag: { x: true, y: false }, points: { size: 7 } },
+      // Among many curves the nearest one is told from the others.
+      cursor: { y: false, sync: { key: "steps" }, drag: { x: true, y: false }, points: { size: 7 }, ...(panel.series.length > FEW ? { focus: { prox: 24 } } : {}) },
+      focus: { alpha: 0.25 },
       scales: {
         x: { time: false, range: () => [view.min, view.max] },
         y: { distr: chart.log ? 3 : 1, range: range(chart) },
@@ -195,6 +203,7 @@ function headwayCharts(data, looked = () => {}, live = false) {
       hooks: {
         draw: [(plot) => annotate(plot, chart)],
         setCursor: [(plot) => readOut(plot, chart)],
+        setSeries: [(plot, at) => near(chart, at)],
         setSelect: [(plot) => {
           if (plot.select.width > 3) {
             look(uOf(plot, plot.select.left), uOf(plot, plot.select.left + plot.select.width));
@@ -296,7 +305,7 @@ function headwayCharts(data, looked = () => {}, live = false) {
       if (last && place - last.place < FLAG_WIDTH) last.flags.push(flag);
       else groups.push({ place, flags: [flag] });
     }
-    chart.flags.hidden = !groups.length;
+    chart.flags.hidden = !data.flags.length; // a zoom does not move the chart
     chart.flags.replaceChildren(...groups.map(({ place, flags }) => {
       const worst = flags.find((flag) => flag.severity === "error") || flags[0];
       const many = flags.length > 9 ? "9+" : String(flags.length);
@@ -356,16 +365,25 @@ function headwayCharts(data, looked = () => {}, live = false) {
     if (document.activeElement === chart.holder || !away) heat.cursor(u);
   }
 
+  function near(chart, at) {
+    chart.swatches.forEach((swatch, number) => swatch.parentNode.classList.toggle("near", at !== null && (at - 1) % chart.panel.series.length === number));
+  }
+
   function legend(chart) {
     const paint = colours();
-    const box = element("div", "legend");
+    const box = element("div", chart.panel.series.length > FEW ? "legend many" : "legend");
+    if (chart.panel.series.length > FEW) {
+      box.tabIndex = 0; // it scrolls
+      box.setAttribute("role", "group");
+      box.setAttribute("aria-label", chart.panel.title + ": curves");
+    }
     if (chart.legend) chart.legend.remove();
     chart.legend = box;
     chart.swatches = [];
     chart.values = chart.panel.series.map((series, at) => {
       const item = element("span", "entry");
       const swatch = element("span", "swatch");
-      swatch.style.background = ink(paint, series, at);
+      swatch.style.background = swatchInk(paint, series, at);
       const value = element("span", "value");
       item.append(swatch, element("bdi", "", series.label), value);
       box.append(item);
@@ -501,16 +519,26 @@ function headwayCharts(data, looked = () => {}, live = false) {
     }
     const all = showsAll();
     if (whole) whole.hidden = all;
-    for (const chart of charts) {
-      chart.plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
-      if (chosen.smooth) chart.plot.setData(joinSeries(chart), false);
-      chart.plot.setScale("x", view);
-    }
-    heat.repaint();
+    zoom();
     looked(stepsOf(view), all);
     keepAddress();
     const ends = chosen.axis === "step" ? `steps ${stepAt(view.min)} to ${stepAt(view.max)}` : `${tick(view.min)} to ${tick(view.max)}`;
     status.textContent = follows ? `The charts follow the end: ${ends}.` : all ? "The charts show the whole run." : `The charts show ${ends}.`;
+  }
+
+  // The visible charts at once, the others when the browser has drawn those.
+  let unseen = 0;
+  const inSight = ({ holder }) => { const box = holder.getBoundingClientRect(); return box.bottom > 0 && box.top < innerHeight; };
+  const scaled = (chart) => {
+    chart.plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    if (chosen.smooth) chart.plot.setData(joinSeries(chart), false);
+    chart.plot.setScale("x", view);
+  };
+  function zoom() {
+    const near = charts.filter(inSight), far = charts.filter((chart) => !near.includes(chart));
+    near.forEach(scaled);
+    clearTimeout(unseen);
+    unseen = setTimeout(() => { far.filter((chart) => charts.includes(chart)).forEach(scaled); heat.repaint(); }, 20);
   }
 
   function jump(x) {
@@ -581,7 +609,7 @@ function headwayCharts(data, looked = () => {}, live = false) {
     const paint = colours();
     for (const chart of charts) {
       build(chart);
-      chart.swatches.forEach((swatch, at) => { swatch.style.background = ink(paint, chart.panel.series[at], at); });
+      chart.swatches.forEach((swatch, at) => { swatch.style.background = swatchInk(paint, chart.panel.series[at], at); });
     }
     heat.repaint();
   }
@@ -627,13 +655,13 @@ function headwayCharts(data, looked = () => {}, live = false) {
 
   // Takes over what the address says.
   function visit() {
-    const part = tools.read();
+    const part = tools.read(), known = charts.length;
     collect();
     extent = reach();
     view = { ...extent };
     pinned();
     begin();
-    if (charts.length) redraw();
+    if (known) redraw();
     if (part) look(...part);
   }
 

@@ -1,224 +1,32 @@
-"""Where the autograd graph between the parameters and the loss is cut, and what backward is called
-on.
-"""
+"""Where the graph between a parameter and the loss is cut, or ends without reaching it."""
 
 from __future__ import annotations
 
 import weakref
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from headway.core.facts import LISTED
+from headway.core.optimizer_facts import UNUSED
 from headway.preflight.observer import Observer, TorchCall
-from headway.preflight.observers.loss.loss_inputs import LOSSES
-from headway.preflight.observers.model.parameter_structure import find_uncalled
-from headway.torch_adapters.compat import base_tensor, find_aliases
+from headway.torch_adapters.compat import base_tensor
 from headway.torch_adapters.live_objects import find_leaves
 from headway.torch_adapters.nested_state import find_tensors
-
-# What backward is called on: whether it has a graph, and if not, where it was cut.
-
-ROOT_TOPIC = "backward-root"
-MOST = 3
-"""Maximum number of reports of a loss without a graph."""
-CLOSE = 3
-"""Steps whose whole graph is followed down to the parameters."""
-_NEW = ("tensor", "as_tensor", "asarray")
-_CUTS = ("detach", "detach_", *_NEW, "numpy", "argmax")
-_ROOT_NUMBERS = ("item", "tolist", "__float__")
-NO_GRAD = "no_grad"
-"""A loss that was computed while gradients were switched off."""
-_MARKS = ("requires_grad_",)
-
-CutLine: TypeAlias = tuple[str, dict[str, Any] | None, "weakref.ref[Tensor] | None", bool]
-"""What was called, where, what it gave, and whether it surely left the graph."""
-
-
-class BackwardRoots(Observer):
-    """Follows the graph of every loss to the parameters, or finds who cut it."""
-
-    functions = (
-        *find_aliases(*_CUTS, *_ROOT_NUMBERS, *_MARKS),
-        *LOSSES,
-        Tensor.data.__get__,  # type: ignore[attr-defined]
-    )
-
-    def start(self) -> None:
-        self._told = 0
-        self._first = True
-        self._cuts: deque[CutLine] = deque(maxlen=32)
-        self._forget()
-
-    def _forget(self) -> None:
-        self._forwards = {"with_graph": 0, "without_graph": 0, "disabled": 0, "inference": 0}
-        self._forward_place: dict[str, Any] | None = None
-        self._frozen: tuple[int, int] | None = None
-        """(trainable, all) parameters of the first model that ran without making a graph."""
-        self._backwards = 0
-        self._reached = False
-        self._last: dict[str, Any] | None = None
-
-    # What leads away from the graph.
-
-    def function_ended(self, call: TorchCall) -> None:
-        if call.function in LOSSES:
-            if not torch.is_grad_enabled():
-                self._cut(call, name=NO_GRAD)
-            return
-        source = call.argument(0, "data")
-        if call.name == "requires_grad_" and isinstance(source, Tensor):
-            if source.grad_fn is None and not isinstance(source, nn.Parameter):
-                self._cut(call)
-            return
-        if isinstance(source, Tensor) and source.grad_fn is not None:
-            self._cut(call)
-        elif call.name in _NEW:
-            # Its content may be a number that was taken out of the graph before; one that is
-            # marked to need a gradient is meant to be the loss.
-            self._cut(call, sure=call.kwargs.get("requires_grad") is True)
-
-    def _cut(self, call: TorchCall, *, name: str = "", sure: bool = True) -> None:
-        result = call.result
-        if self._told >= MOST:
-            return
-        made = weakref.ref(result) if isinstance(result, Tensor) else None
-        name = name or ("data" if call.name == "__get__" else call.name)
-        self._cuts.append((name, self.script.place(), made, sure))
-
-    # Forwards.
-
-    def module_ended(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
-    ) -> None:
-        if len(self.script.stack) != 1 or not any(True for _ in module.parameters()):
-            return
-        if torch.is_inference_mode_enabled():
-            kind = "inference"
-        elif not torch.is_grad_enabled():
-            kind = "disabled"
-        else:
-            graph = any(item.requires_grad for _, item in find_tensors(output))
-            kind = "with_graph" if graph else "without_graph"
-        self._forwards[kind] += 1
-        if kind == "without_graph" and self._frozen is None:
-            needed = [p.requires_grad for p in module.parameters()]
-            self._frozen = (sum(needed), len(needed))
-        if kind != "with_graph" and self._forward_place is None:
-            self._forward_place = self.script.place()
-
-    # Backwards.
-
-    def backward_begins(self, roots: Sequence[Tensor]) -> None:
-        self._backwards += 1
-        if not roots:  # vectors with a gradient of their own: nothing is said about them
-            self._reached = True
-            return
-        bare = all(root.grad_fn is None for root in roots)
-        if not bare and self.script.step >= CLOSE:
-            self._reached = True
-            return
-        reached = 0 if bare else self._count_reached(roots)
-        self._reached = self._reached or reached > 0
-        facts = self._facts(roots) | {"graph": not bare, "reached": reached}
-        if bare:
-            self._report(facts)
-        elif not reached:
-            self._last = facts
-        elif self._first:
-            self._first = False
-            self.evidence.record(ROOT_TOPIC, facts)
-
-    def backward_ended(self, roots: Sequence[Tensor]) -> None:
-        if self._reached:
-            self._cuts.clear()
-
-    def step_ended(self, optimizer: Optimizer) -> None:
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        if not self._reached and all(p.grad is None for p in parameters):
-            if self._last is not None:
-                self._report(self._last)
-            elif not self._backwards and any(self._forwards.values()):
-                self._report(self._facts(()) | {"graph": False, "backward": False, "reached": 0})
-        self._forget()
-        self._cuts.clear()
-
-    def crashed(self, error: BaseException) -> None:
-        if "Inference tensors cannot be saved" in str(error):
-            place = self.script.place() or self._forward_place
-            self._forwards["inference"] += 1
-            self._report(self._facts(()) | {"graph": False, "reached": 0, "place": place})
-
-    def _report(self, facts: dict[str, Any]) -> None:
-        self._told += 1
-        if self._told <= MOST:
-            self.evidence.record(ROOT_TOPIC, facts)
-
-    def _facts(self, roots: Sequence[Tensor]) -> dict[str, Any]:
-        cut = self._who_cut(roots)
-        trainable, parameters = self._frozen or (None, None)
-        return {
-            "place": self.script.place(),
-            "grad_enabled": torch.is_grad_enabled(),
-            "leaf": bool(roots) and all(root.is_leaf and root.requires_grad for root in roots),
-            "backward": True,
-            "forwards": dict(self._forwards),
-            "forward_place": self._forward_place,
-            "trainable": trainable,
-            "parameters": parameters,
-            "cut": {} if cut is None else {"function": cut[0], "place": cut[1]},
-        }
-
-    def _who_cut(self, roots: Sequence[Tensor]) -> tuple[str, dict[str, Any] | None] | None:
-        """The call that made the root itself, or else the last one that left the graph."""
-        # A graph without parameters ends at another leaf.
-        ends = [*roots, *find_leaves(roots)] if len(self._cuts) else roots
-        made = [
-            (name, place)
-            for name, place, result, _ in self._cuts
-            if result is not None and any(result() is end for end in ends)
-        ]
-        taken_out = [item for item in made if item[0] not in _MARKS]
-        if taken_out:
-            return taken_out[-1]
-        for names, certain in (
-            ((*_CUTS, "data"), True),
-            (_ROOT_NUMBERS, True),
-            ((NO_GRAD,), True),
-            (_NEW, False),
-        ):
-            found = [
-                (name, place)
-                for name, place, _, sure in self._cuts
-                if name in names and sure is certain
-            ]
-            if found:
-                return found[-1]
-        return made[-1] if made else None
-
-    def _count_reached(self, roots: Sequence[Tensor]) -> int:
-        wanted = {
-            id(p) for item in self.script.optimizers for g in item.param_groups for p in g["params"]
-        }
-        return sum(
-            id(leaf) in wanted or isinstance(leaf, nn.Parameter) for leaf in find_leaves(roots)
-        )
-
-
-# Where the graph between a parameter and the loss was cut.
 
 # For the first steps every call is looked at that is given something with a graph and gives
 # something without: `detach`, `.data`, `numpy`, `tolist`, `argmax`, anything under `no_grad`. When
 # an optimizer is about to step and some of its parameters have no gradient, the call is reported
-# that their graph led into.
+# that their graph led into. If there is none, what is computed from these parameters is followed
+# in the next step: the last line that does so gives a result that the loss does not use.
 
 CUT_TOPIC = "graph-cut"
 UNCALLED_TOPIC = "uncalled-module"
+BYPASSED_TOPIC = "bypassed-module"
 STEPS = 3
 MOST_CUTS = 256
 """Of one step, each line once."""
@@ -264,10 +72,16 @@ class GraphCuts(Observer):
         """Modules whose forward ran, in the first steps: the outermost one around them …"""
         self._used: set[int] = set()
         """… and parameters that a function was given within them."""
+        self._suspects: dict[int, Tensor] = {}
+        """Parameters without a gradient in an earlier step."""
         self._forget()
 
     def _forget(self) -> None:
         self._cuts: dict[Any, _Cut] = {}
+        self._derived: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
+        """What was computed from a suspect, and which one."""
+        self._last_use: dict[int, dict[str, Any]] = {}
+        """The last line of the script that computed with a suspect, by its identity."""
         self._calls = 0
         self._from_cut: dict[int, tuple[weakref.ref[Tensor], _Cut]] = {}
         """What was computed from a cut."""
@@ -298,6 +112,8 @@ class GraphCuts(Observer):
             self._used.update(id(item) for item in given if isinstance(item, nn.Parameter))
         results = [item for _, item in find_tensors(call.result)]
         live = any(item.requires_grad for item in results)
+        if live and self._suspects:
+            self._follow_suspects(given, results)
         cut = next(filter(None, map(self._made_by, given)), None)
         if cut is not None and live:
             cut.used = True
@@ -311,6 +127,19 @@ class GraphCuts(Observer):
     def _made_by(self, tensor: Tensor) -> _Cut | None:
         known = self._from_cut.get(id(tensor))
         return known[1] if known is not None and known[0]() is tensor else None
+
+    def _follow_suspects(self, given: list[Tensor], results: list[Tensor]) -> None:
+        for item in given:
+            known = self._derived.get(id(item))
+            derived = known is not None and known[0]() is item
+            source = known[1] if known is not None and derived else self._suspects.get(id(item))
+            if source is None:
+                continue
+            place = self.script.place()
+            if place is not None and self.script.stack:
+                self._last_use[id(source)] = place
+            for result in results:
+                self._derived[id(result)] = (weakref.ref(result), source)
 
     def _cut_at(self, call: TorchCall, sources: list[Tensor]) -> _Cut | None:
         name = "data" if call.function == _GETTER else call.name
@@ -341,18 +170,23 @@ class GraphCuts(Observer):
         if self.script.step >= STEPS:
             self.every_function = False
             self._ran.clear()
+            self._suspects = {}
 
     def finished(self) -> None:
         self.every_function = False
+        self._suspects = {}
         self._forget()
 
     def _report_uncalled(self, missing: set[int]) -> None:
         unused = missing - self._used
-        found = [m for model in self.script.models for m in find_uncalled(model, self._ran, unused)]
-        if found:
-            facts = {"modules": [self.script.path_of(module) for module in found[:LISTED]]}
-            place = self.script.origins.of_module(found[0])
-            self.evidence.record(UNCALLED_TOPIC, {**facts, "place": place})
+        for topic, find in ((UNCALLED_TOPIC, find_uncalled), (BYPASSED_TOPIC, find_bypassed)):
+            found = [m for model in self.script.models for m in find(model, self._ran, unused)]
+            if found:
+                paths = [self.script.path_of(module) for module in found[:LISTED]]
+                registered, _ = self.script.origins.registered(found[0])
+                place = registered if topic == BYPASSED_TOPIC else None
+                place = place or self.script.origins.of_module(found[0])
+                self.evidence.record(topic, {"modules": paths, "place": place})
 
     def _report(self, missing: dict[int, Tensor]) -> None:
         found: list[tuple[int, int, _Cut, list[Tensor]]] = []
@@ -362,18 +196,27 @@ class GraphCuts(Observer):
             if lost and cut.rank is not None:
                 found.append((cut.rank, len(lost), cut, lost))
         if not found:
+            self._report_unused(missing)
             return
         _, _, cut, lost = max(found, key=lambda item: item[:2])
+        self._report_cut(cut.name, cut.place, lost)
+
+    def _report_unused(self, missing: dict[int, Tensor]) -> None:
+        for key in self._last_use.keys() & missing.keys():
+            self._report_cut(UNUSED, self._last_use[key], [missing[key]])
+        self._suspects = missing if self.every_function else {}
+
+    def _report_cut(self, name: str, place: dict[str, Any] | None, lost: list[Tensor]) -> None:
         names = [self.script.name_of(p) or "" for p in lost]
-        key = f"{cut.place} {names[:1]}"
-        if key in self._told or cut.place is None:
+        key = f"{place} {names[:1]}"
+        if key in self._told or place is None:
             return
         self._told.add(key)
         self.evidence.record(
             CUT_TOPIC,
             {
-                "function": cut.name,
-                "place": cut.place,
+                "function": name,
+                "place": place,
                 "parameters": names[:LISTED],
                 "count": len(lost),
             },
@@ -386,3 +229,58 @@ def _leaves(sources: Sequence[Tensor]) -> list[Tensor]:
     sources = [*sources, *views]
     own = [item for item in sources if item.is_leaf]
     return [*own, *find_leaves([item for item in sources if not item.is_leaf])]
+
+
+# Modules that a model has and never calls.
+
+
+def find_uncalled(
+    model: nn.Module, ran: Mapping[int, nn.Module], unused: Set[int]
+) -> list[nn.Module]:
+    """The outermost modules that never ran, all of whose parameters are `unused`.
+
+    `ran`: the modules that ran by their id, each with the outermost module around it.
+    """
+    # Layers that run in the model without belonging to it: others may have replaced them.
+    return [] if _has_stale(model, ran) else _left_out(model, ran, unused)
+
+
+def find_bypassed(
+    model: nn.Module, ran: Mapping[int, nn.Module], unused: Set[int]
+) -> list[nn.Module]:
+    """The modules that never ran because the model still runs what they wrap or replaced, as where
+    a list refers to the layers. All of their trainable parameters are `unused`.
+    """
+    found = _left_out(model, ran, unused) if _has_stale(model, ran) else []
+    for module in model.modules():
+        trained = {id(p) for p in module.parameters() if p.requires_grad}
+        container = type(module) in (nn.ModuleList, nn.ModuleDict)
+        if container or id(module) in ran or not trained or not trained <= unused:
+            continue
+        if any(id(part) in ran for part in module.modules()):
+            found.append(module)
+    return found
+
+
+def _has_stale(model: nn.Module, ran: Mapping[int, nn.Module]) -> bool:
+    known = {id(part) for part in model.modules()}
+    return any(root is model and key not in known for key, root in ran.items())
+
+
+def _left_out(model: nn.Module, ran: Mapping[int, nn.Module], unused: Set[int]) -> list[nn.Module]:
+    """The outermost modules that did not run although the module that has them did."""
+    parts = dict(model.named_modules())
+    found: dict[str, nn.Module] = {}
+    for path, module in parts.items() if id(model) in ran else ():
+        own = {id(p) for p in module.parameters()}
+        inside = any(path.startswith(f"{outer}.") for outer in found)
+        if not own or not own <= unused or inside:
+            continue
+        if any(id(part) in ran for part in module.modules()):
+            continue
+        above = path.rpartition(".")[0]
+        while type(parts[above]) in (nn.ModuleList, nn.ModuleDict):
+            above = above.rpartition(".")[0]
+        if id(parts[above]) in ran:  # otherwise a whole wrapper is bypassed
+            found[path] = module
+    return list(found.values())

@@ -327,8 +327,57 @@ class GraphlessTerms(Observer):
         )
 
 
+EQUAL_STEPS = 6
+"""Steps for which both sides must be equal, from the first on."""
+
+
+@dataclass(slots=True)
+class EqualSite:
+    """One line that compares two values of the model."""
+
+    first: int
+    levels: tuple[SourceLevel, ...]
+    place: dict[str, Any] | None
+    last: int = -1
+    steps: int = 0
+
+
+class EqualSides(Observer):
+    """Hears comparisons with a graph whose sides are equal in every step: a picture that was not
+    flipped, an output that was given twice."""
+
+    functions = find_aliases(*_COMPARISONS)
+
+    def start(self) -> None:
+        self._sites: dict[str, EqualSite | None] = {}
+        """By line; None where the sides have differed, or a finding was made."""
+
+    def function_ended(self, call: TorchCall) -> None:
+        if not isinstance(call.result, Tensor) or not call.result.requires_grad:
+            return
+        place = self.script.place()
+        key, step = str(place), self.script.step
+        site = self._sites.get(key)
+        if key in self._sites and site is None:
+            return
+        if len(self._sites) >= MOST_READS or not _compares_equal(call):
+            self._sites[key] = None
+            return
+        if site is None:
+            site = EqualSite(step, read_levels(self.script.frames()), place)
+            self._sites[key] = site
+        site.steps += site.last != step
+        site.last = step
+        if site.steps < EQUAL_STEPS:
+            return
+        self._sites[key] = None
+        scalar = Scalar(None, torch.empty(0), call.name, site.levels, True)
+        facts = {"kind": "equal", "name": choose_names([[scalar]])[0], "steps": site.steps}
+        self.evidence.record(TOPIC, facts | {"first_step": site.first, "place": site.place})
+
+
 def _compares_equal(call: TorchCall) -> bool:
-    """Whether a loss of two tensors without a graph is 0 although neither of them is."""
+    """Whether a loss of two tensors is 0 although neither of them is."""
     left, right = call.argument(0, "input"), call.argument(1, "target")
     if not isinstance(left, Tensor) or not isinstance(right, Tensor) or left.numel() < 2:
         return False

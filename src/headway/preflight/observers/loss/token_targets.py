@@ -6,15 +6,14 @@ alignment shows whether the token that ends the rows is ever a target.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from headway.preflight.observer import Observer, TorchCall
+from headway.preflight.observers.loss.token_weights import EndToken, ignore_masked, node_of_losses
 from headway.preflight.source_lines import find_batch_functions, find_line, find_shifting_line
 from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.model_copy import (
@@ -39,10 +38,10 @@ FEWEST = 8
 AGREES, DIFFERS = 0.99, 0.6
 """Share of targets that equal the token at a shift, and at every other shift."""
 SHIFTS = (0, 1, 2)
-MOST_ONE_END = 0.5
-"""Share of rows with one last target from which that token counts as their end."""
+PAD_IS_END = r"pad_token(_id)?\s*=[^=].*\beos_token"
 MASKS_PADDING = (
-    r"pad_token(_id)?\s*=.*\beos_token",
+    r"\[[^\]]*==[^\]]*pad[^\]]*\]\s*=\s*(-100|0)",
+    PAD_IS_END,
     r"\[[^\]]*==[^\]]*\]\s*=\s*-100",
     r"(masked_fill|where)\(.*-100",
     r"ignore_index\s*=",
@@ -59,6 +58,11 @@ class TargetCall(NamedTuple):
     place: dict[str, Any] | None
     own: bool
     """Whether the script itself called it."""
+    node: Any = None
+    """What made the losses of the single tokens, where they are not reduced."""
+
+    def without_masked(self, root: Tensor) -> TargetCall:
+        return self._replace(target=ignore_masked(self.target, self.node, root, self.ignored))
 
 
 class Alignment(NamedTuple):
@@ -90,38 +94,6 @@ class Alignment(NamedTuple):
         best = max(shares, key=lambda shift: shares[shift])
         others = [share for shift, share in shares.items() if shift != best]
         return best if shares[best] >= AGREES and max(others) <= DIFFERS else None
-
-
-@dataclass(slots=True)
-class EndToken:
-    """What is known of the token that ends the rows, over several batches."""
-
-    token: int
-    ignored: int
-    place: dict[str, Any] | None
-    first_step: int
-    learned: bool = False
-    pads: bool = False
-    rows: int = 0
-    batches: int = 0
-    attended: int = 0
-    masked_rows: int = 0
-    stops_before: int = 0
-    longest_runs: set[int] = field(default_factory=set)
-    last_targets: Counter[int] = field(default_factory=Counter)
-    """The last target of each row."""
-    widths: set[int] = field(default_factory=set)
-
-    @property
-    def is_part_of_rows(self) -> bool:
-        """Whether the longest row of each batch ends in exactly one, which cannot be padding.
-
-        It can be where all batches are padded to one length: not if no other token ends the rows.
-        """
-        if self.longest_runs != {1} or self.batches <= 2:
-            return False
-        most = max(self.last_targets.values(), default=self.rows)
-        return len(self.widths) > 1 or most < MOST_ONE_END * self.rows
 
 
 class TokenTargets(Observer):
@@ -163,6 +135,7 @@ class TokenTargets(Observer):
                     call.name,
                     self.script.place(),
                     self.script.users_own_call(),
+                    None if gathers else node_of_losses(call.result, target),
                 )
             )
 
@@ -178,6 +151,8 @@ class TokenTargets(Observer):
         forwards, self._forwards = self._forwards, []
         calls, self._calls = self._calls, []
         embedded, self._embedded = self._embedded, []
+        if len(roots) == 1:
+            calls = [call.without_masked(roots[0]) for call in calls]
         for forward in forwards if calls else ():
             aligned = [item for call in calls for item in _align(forward, call, embedded)]
             shifts = [item.find_shift() for item in aligned]
@@ -295,29 +270,16 @@ class TokenTargets(Observer):
             known.learned = True
             self._end_over = True
             return
-        _add_batch(known, alignment, _find_mask(forward, alignment))
+        mask = _find_mask(forward, alignment)
+        known.add(tokens, alignment.targets, alignment.known, mask)
 
     def _report_end(self) -> None:
         end, self._end = self._end, None
         self._end_over = True
         if end is None or not end.rows:
             return
-        self.evidence.record(
-            "end-token",
-            {
-                "token": end.token,
-                "learned": end.learned,
-                "pads": end.pads,
-                "rows": end.rows,
-                "batches": end.batches,
-                "attended": end.attended / end.masked_rows if end.masked_rows else None,
-                "ends_longest": end.is_part_of_rows,
-                "stops_before": end.stops_before / end.rows,
-                "ignore_index": end.ignored,
-                "first_step": end.first_step,
-                "place": end.place,
-            },
-        )
+        by_source = not end.masked_rows and find_line(self.script, PAD_IS_END) is not None
+        self.evidence.record("end-token", end.facts() | {"pad_is_end": by_source})
 
 
 def _align(forward: ModuleForward, call: TargetCall, embedded: Sequence[Tensor]) -> list[Alignment]:
@@ -355,7 +317,10 @@ def _holds_same(tokens: Tensor, ids: Tensor) -> bool:
 
 
 def _find_mask(forward: ModuleForward, alignment: Alignment) -> Tensor | None:
-    """The attention mask among the inputs: as large as the tokens, 0 or 1, and 0 somewhere."""
+    """Which tokens are attended, from a mask among the inputs as large as the tokens.
+
+    A `key_padding_mask` is true at the padding instead: tokens that are targets tell which it is.
+    """
     shape = alignment.tokens.shape if alignment.time == 1 else alignment.tokens.t().shape
     for tensor in forward.inputs:
         if tensor.shape != shape or tensor.is_complex():
@@ -364,33 +329,10 @@ def _find_mask(forward: ModuleForward, alignment: Alignment) -> Tensor | None:
         if torch.equal(plain.to(alignment.tokens.dtype), alignment.tokens):
             continue
         if bool(((plain == 0) | (plain == 1)).all()) and bool((plain == 0).any()):
-            return plain.to(torch.bool)
+            mask = plain.to(torch.bool)
+            known = alignment.known
+            at_targets = mask[:, 1 : 1 + known.shape[1]]
+            learned = known[:, : at_targets.shape[1]]
+            attended = int((at_targets & learned).sum())
+            return mask if 2 * attended >= int(learned.sum()) else ~mask
     return None
-
-
-def _add_batch(end: EndToken, alignment: Alignment, mask: Tensor | None) -> None:
-    tokens, known = alignment.tokens, alignment.known
-    rows, length = tokens.shape
-    ends = tokens == end.token
-    # The length of the run at the end of each row.
-    runs = ends.flip(1).long().cumprod(1).sum(1)
-    end.batches += 1
-    end.rows += rows
-    end.widths.add(length)
-    end.longest_runs.add(int(runs.min()))
-    end.pads = end.pads or bool((runs > 1).any())
-    if mask is not None:
-        places = torch.arange(length, device=tokens.device)
-        last = (mask.long() * places).amax(1)
-        end.masked_rows += rows
-        end.attended += int(ends.gather(1, last[:, None]).sum())
-        end.pads = end.pads or bool((ends & ~mask).any())
-    # The last target that counts, and what follows it in the row.
-    width = known.shape[1]
-    at = (known.long() * torch.arange(1, width + 1, device=known.device)).amax(1)
-    end.last_targets.update(
-        alignment.targets.gather(1, (at - 1).clamp(min=0)[:, None])[:, 0].tolist()
-    )
-    following = (at + 1).clamp(max=length - 1)
-    next_is_end = ends.gather(1, following[:, None])[:, 0]
-    end.stops_before += int((next_is_end & (at > 0) & (at + 1 < length)).sum())

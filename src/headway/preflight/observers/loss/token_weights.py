@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,7 +34,7 @@ SAME = 0.01
 
 @dataclass(slots=True)
 class MeanLoss:
-    """A mean over the labels of one micro-batch."""
+    """A mean over the labels of one micro-batch, or the losses that a mask makes one of."""
 
     node: Any
     """What made it; a later `loss *= …` is no part of it. Released when a backward begins."""
@@ -43,6 +44,19 @@ class MeanLoss:
     place: dict[str, Any] | None
     weight: float = math.nan
     """The factor with which the mean enters what backward is called on."""
+
+    def weigh(self, gradient: Tensor) -> bool:
+        """Take the weight from the gradient; False where single losses have different ones."""
+        if gradient.ndim:
+            sizes = gradient.detach().abs()
+            sizes = sizes[sizes > 0]
+            if not sizes.numel() or float(sizes.max()) > (1 + SAME) * float(sizes.min()):
+                return False
+            self.ignored += self.counted - sizes.numel()
+            self.counted = sizes.numel()
+            gradient = gradient.sum()
+        self.weight = float(gradient)
+        return True
 
 
 @dataclass(slots=True)
@@ -80,7 +94,7 @@ class TokenWeights(Observer):
                 self._embedded = [*self._embedded[-8:], (ids.shape[0], ids.shape[1])]
             return
         given, result = LossArguments.of(call), call.result
-        if given is None or not given.labels or given.reduction != "mean" or given.weighted:
+        if given is None or not given.labels or given.reduction == "sum" or given.weighted:
             return
         if not isinstance(result, Tensor) or result.grad_fn is None or len(self._open) >= MOST:
             return
@@ -99,15 +113,16 @@ class TokenWeights(Observer):
         wanted = [GradientEdge(mean.node, 0) for mean in means]
         # Only the path from the loss to its means is run: no gradient reaches a parameter.
         try:
-            weights = torch.autograd.grad(roots[0], wanted, retain_graph=True, allow_unused=True)
+            weights: Any = torch.autograd.grad(
+                roots[0], wanted, retain_graph=True, allow_unused=True
+            )
         except RuntimeError:  # a graph that cannot be walked twice
             self._reported = True
             self.evidence.unavailable(TOPIC, "the graph of the loss cannot be walked twice")
             return
         for mean, weight in zip(means, weights, strict=True):
             mean.node = None
-            if weight is not None:
-                mean.weight = float(weight)
+            if weight is not None and mean.weigh(weight):
                 self._done.append(mean)
         del self._done[:-MOST]
 
@@ -159,6 +174,28 @@ class TokenWeights(Observer):
             self.evidence.record(TOPIC, facts)
 
 
+def node_of_losses(result: Any, target: Tensor) -> Any:
+    """What made the losses of single tokens, where the loss function does not reduce them."""
+    single = isinstance(result, Tensor) and result.shape == target.shape and result.ndim > 0
+    return result.grad_fn if single else None
+
+
+def ignore_masked(target: Tensor, node: Any, root: Tensor, ignored: int) -> Tensor:
+    """The targets, those replaced that a mask over the single losses leaves out."""
+    if node is None:
+        return target
+    found: Any
+    try:
+        edge = GradientEdge(node, 0)
+        found = torch.autograd.grad(root, [edge], retain_graph=True, allow_unused=True)
+    except RuntimeError:  # a graph that cannot be walked twice
+        return target
+    weights = found[0]
+    if weights is None or weights.shape != target.shape or not bool((weights != 0).any()):
+        return target
+    return target.masked_fill(weights == 0, ignored)
+
+
 def _fits(targets: int, shape: tuple[int, int]) -> bool:
     """Whether there is one target for each token, or for each but the first."""
     one, other = shape
@@ -173,6 +210,79 @@ INSIDE_BATCHES = 3
 AGREES = 0.99
 """Share of the targets that must be the next token of the input."""
 MOST_EMBEDDED = 4
+MOST_ONE_END = 0.5
+"""Share of rows with one last target from which that token counts as their end."""
+
+
+@dataclass(slots=True)
+class EndToken:
+    """What is known of the token that ends the rows, over several batches."""
+
+    token: int
+    ignored: int
+    place: dict[str, Any] | None
+    first_step: int
+    learned: bool = False
+    pads: bool = False
+    rows: int = 0
+    batches: int = 0
+    attended: int = 0
+    masked_rows: int = 0
+    stops_before: int = 0
+    longest_runs: set[int] = field(default_factory=set)
+    last_targets: Counter[int] = field(default_factory=Counter)
+    """The last target of each row."""
+    widths: set[int] = field(default_factory=set)
+
+    @property
+    def is_part_of_rows(self) -> bool:
+        """Whether the longest row of each batch ends in exactly one, which cannot be padding.
+
+        It can be where all batches are padded to one length: not if no other token ends the rows.
+        """
+        if self.longest_runs != {1} or self.batches <= 2:
+            return False
+        most = max(self.last_targets.values(), default=self.rows)
+        return len(self.widths) > 1 or most < MOST_ONE_END * self.rows
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "token": self.token,
+            "learned": self.learned,
+            "pads": self.pads,
+            "rows": self.rows,
+            "batches": self.batches,
+            "attended": self.attended / self.masked_rows if self.masked_rows else None,
+            "ends_longest": self.is_part_of_rows,
+            "stops_before": self.stops_before / self.rows,
+            "ignore_index": self.ignored,
+            "first_step": self.first_step,
+            "place": self.place,
+        }
+
+    def add(self, tokens: Tensor, targets: Tensor, known: Tensor, mask: Tensor | None) -> None:
+        rows, length = tokens.shape
+        ends = tokens == self.token
+        # The length of the run at the end of each row.
+        runs = ends.flip(1).long().cumprod(1).sum(1)
+        self.batches += 1
+        self.rows += rows
+        self.widths.add(length)
+        self.longest_runs.add(int(runs.min()))
+        self.pads = self.pads or bool((runs > 1).any())
+        if mask is not None:
+            places = torch.arange(length, device=tokens.device)
+            last = (mask.long() * places).amax(1)
+            self.masked_rows += rows
+            self.attended += int(ends.gather(1, last[:, None]).sum())
+            self.pads = self.pads or bool((ends & ~mask).any())
+        # The last target that counts, and what follows it in the row.
+        width = known.shape[1]
+        at = (known.long() * torch.arange(1, width + 1, device=known.device)).amax(1)
+        self.last_targets.update(targets.gather(1, (at - 1).clamp(min=0)[:, None])[:, 0].tolist())
+        following = (at + 1).clamp(max=length - 1)
+        next_is_end = ends.gather(1, following[:, None])[:, 0]
+        self.stops_before += int((next_is_end & (at > 0) & (at + 1 < length)).sum())
 
 
 class IgnoredTokens(Observer):

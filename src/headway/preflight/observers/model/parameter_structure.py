@@ -8,7 +8,7 @@ import functools
 import inspect
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from types import FunctionType, ModuleType
@@ -349,38 +349,3 @@ def _line_that_sets(kind: type, attribute: str) -> dict[str, Any] | None:
             if re.search(rf"\bself\.{re.escape(attribute)}\s*(:[^=]+)?=[^=]", line):
                 return {"file": file, "line": first + number, "function": "__init__"}
     return None
-
-
-# Modules that a model has and never calls.
-
-
-def find_uncalled(
-    model: nn.Module, ran: Mapping[int, nn.Module], unused: Set[int]
-) -> list[nn.Module]:
-    """The outermost modules that never ran, all of whose parameters are `unused`.
-
-    `ran`: the modules that ran by their id, each with the outermost module around it.
-    """
-    parts = dict(model.named_modules())
-    known = {id(part) for part in parts.values()}
-    # Layers that run in the model without belonging to it: others may have replaced them.
-    stale = any(root is model and key not in known for key, root in ran.items())
-    if stale or id(model) not in ran:
-        return []
-    found: dict[str, nn.Module] = {}
-    for path, module in parts.items():
-        own = {id(p) for p in module.parameters()}
-        inside = any(path.startswith(f"{outer}.") for outer in found)
-        if own and own <= unused and not inside and _is_left_out(parts, path, ran):
-            found[path] = module
-    return list(found.values())
-
-
-def _is_left_out(parts: Mapping[str, nn.Module], path: str, ran: Mapping[int, Any]) -> bool:
-    """Whether a module did not run although the module that has it did."""
-    if any(id(part) in ran for part in parts[path].modules()):
-        return False
-    above = path.rpartition(".")[0]
-    while type(parts[above]) in (nn.ModuleList, nn.ModuleDict):
-        above = above.rpartition(".")[0]
-    return id(parts[above]) in ran  # otherwise a whole wrapper is bypassed

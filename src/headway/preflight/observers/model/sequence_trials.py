@@ -1,6 +1,4 @@
-"""Trials on a copy of a model that reads tokens: whether padding changes its outputs, and whether
-the order of the tokens does.
-"""
+"""Trials on a copy of a model that reads tokens: whether their order changes its outputs."""
 
 from __future__ import annotations
 
@@ -17,13 +15,11 @@ from headway.torch_adapters.model_copy import (
     MOST_FORWARDS,
     ROUNDING_NOISE,
     CannotCopy,
-    ForwardRun,
     ModelCopy,
     ModuleForward,
     TracedOp,
     copy_inputs,
     is_training_forward,
-    outputs_by_position,
 )
 from headway.torch_adapters.nested_state import map_tensors
 
@@ -36,6 +32,8 @@ class SequenceTrial(Observer):
 
     topic: str
     first_steps: int
+    tokens_alone = True
+    """Whether only models with a table of tokens are asked."""
 
     def start(self) -> None:
         self._forwards: list[ModuleForward] = []
@@ -52,7 +50,8 @@ class SequenceTrial(Observer):
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
         forwards, self._forwards = self._forwards, []
         for forward in forwards if not self._over else ():
-            if not any(isinstance(part, nn.Embedding) for part in forward.module.modules()):
+            parts = forward.module.modules() if self.tokens_alone else ()
+            if self.tokens_alone and not any(isinstance(part, nn.Embedding) for part in parts):
                 continue
             try:
                 facts = self.ask(forward)
@@ -106,156 +105,6 @@ def draws_random_numbers(ops: Sequence[TracedOp]) -> bool:
         if any(word in op.name for word in RANDOM_OPS):
             return True
     return False
-
-
-# Padding.
-
-
-class PaddedRow(NamedTuple):
-    """The most padded row of a batch of tokens."""
-
-    tokens: Tensor
-    time: int
-    """The axis of time in the input."""
-    pad: int
-    row: int
-    content: int
-    length: int
-    rows: int
-
-    @classmethod
-    def of(cls, forward: ModuleForward) -> PaddedRow | None:
-        """None where no input ends in padding of different lengths."""
-        known = {
-            part.padding_idx
-            for part in forward.module.modules()
-            if isinstance(part, nn.Embedding) and part.padding_idx is not None
-        }
-        for tokens in find_tokens(forward):
-            for time in (1, 0):
-                plain = tokens if time == 1 else tokens.t()
-                rows, length = plain.shape
-                pad = int(plain[:, -1].mode().values)
-                padded = plain == pad
-                runs = padded.flip(1).long().cumprod(1).sum(1)
-                least = max(LEAST_PADDING, length // 4)
-                if rows < 4 or rows == length or (known and pad not in known):
-                    continue
-                # Padding stands at the end of rows and nowhere else.
-                if not torch.equal(padded.sum(1), runs) or runs.unique().numel() < 3:
-                    continue
-                row = int(runs.argmax())
-                content = length - int(runs[row])
-                if int(runs[row]) >= least and content >= 2:
-                    return cls(tokens, time, pad, row, content, length, rows)
-        return None
-
-    def cut(self, forward: ModuleForward, length: int) -> tuple[list[Any], dict[str, Any]]:
-        """The inputs with this row alone and a number of its positions."""
-        batch_axis = 1 - self.time
-
-        def change(tensor: Tensor) -> Tensor:
-            plain = tensor.detach()
-            axes = list(plain.shape)
-            if plain.ndim == 1 and axes[0] == self.rows:
-                plain = plain.narrow(0, self.row, 1)
-            elif plain.ndim > 1:
-                axis = batch_axis if plain.shape[:2] == self.tokens.shape else 0
-                if axes[axis] == self.rows:
-                    plain = plain.narrow(axis, self.row, 1)
-            for at, size in enumerate(plain.shape):
-                if size == self.length:
-                    plain = plain.narrow(at, 0, length)
-            return plain.clone()
-
-        changed = map_tensors([list(forward.args), dict(forward.kwargs)], change)
-        return changed[0], changed[1]
-
-    def outputs(self, run: ForwardRun, length: int, rows: int) -> Tensor | None:
-        """(rows, numbers) of the first output that has one entry a sample or a position."""
-        for output in run.outputs:
-            found = outputs_by_position(output, rows, length, self.time)
-            if found is not None:
-                return found[:, : self.content].flatten(1)
-            if output.ndim > 1 and output.shape[0] == rows:
-                return output.flatten(1)
-        return None
-
-
-LEAST_PADDING = 4
-"""Padding at least; half of it stays in the trial with less, as much as a convolution sees."""
-
-
-class PaddingTrials(SequenceTrial):
-    """Runs the most padded row with all of its padding, with less, and with none."""
-
-    topic = "padding-dependence"
-    first_steps = 6
-
-    def ask(self, forward: ModuleForward) -> dict[str, Any] | None:
-        padded = PaddedRow.of(forward)
-        if padded is None:
-            return None
-        copy = self.copy_of(forward.module)
-        batch = copy.run(*copy_inputs(forward.args, forward.kwargs))
-        whole = copy.run(*padded.cut(forward, padded.length), follow=True)
-        if draws_random_numbers(whole.ops):
-            raise CannotCopy("the model draws random numbers in evaluation mode")
-        some = padded.content + min(4, (padded.length - padded.content) // 2)
-        less = copy.run(*padded.cut(forward, some), follow=True)
-        every = padded.outputs(batch, padded.length, padded.rows)
-        one = padded.outputs(whole, padded.length, 1)
-        two = padded.outputs(less, some, 1)
-        if every is None or one is None or two is None or one.shape != two.shape:
-            return None
-        spread = float(every.double().std(0).square().mean().sqrt())
-        if not spread > 0:
-            return None
-        more = _distance(one, two) / spread
-        facts: dict[str, Any] = {
-            "pad": padded.pad,
-            "content": padded.content,
-            "length": padded.length,
-            "more_padding": more,
-        }
-        if more > ROUNDING_NOISE:
-            none = copy.run(*padded.cut(forward, padded.content))
-            three = padded.outputs(none, padded.content, 1)
-            if three is not None and three.shape == one.shape:
-                facts["no_padding"] = _distance(one, three) / spread
-            op = _first_changed(less.ops, whole.ops, some, padded.length, padded.content)
-            if op is not None:
-                facts |= {"op": op.name, "place": op.place}
-        return facts
-
-
-def _distance(one: Tensor, other: Tensor) -> float:
-    """The root mean square of the differences."""
-    change = (one.double() - other.double()).nan_to_num(0.0, 0.0, 0.0)
-    return float(change.square().mean().sqrt())
-
-
-def _first_changed(
-    less: Sequence[TracedOp], whole: Sequence[TracedOp], some: int, length: int, content: int
-) -> TracedOp | None:
-    """The first op whose result at a position before the padding changes with more padding."""
-    for one, two in zip(less, whole, strict=False):
-        if one.name != two.name:
-            return None
-        short, long = one.result, two.result
-        if short is None or long is None or not long.is_floating_point():
-            continue
-        if short.ndim != long.ndim:
-            return None
-        for axis in range(long.ndim):
-            if (short.shape[axis], long.shape[axis]) == (some, length):
-                short, long = short.narrow(axis, 0, content), long.narrow(axis, 0, content)
-        if short.shape != long.shape or not long.numel():
-            continue
-        size = float(long.double().abs().nan_to_num(0.0, 0.0, 0.0).max())
-        if _distance(short, long) > ROUNDING_NOISE * size:
-            return one
-    return None
 
 
 # Positions.

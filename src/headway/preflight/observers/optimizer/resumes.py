@@ -39,7 +39,8 @@ class Resumes(Observer):
         self._loaded_models: list[tuple[weakref.ref[nn.Module], dict[str, Any]]] = []
         self._data: int | None = None
         self._latest: dict[str, Any] | None = None
-        self._saved: dict[str, dict[str, Any]] = {}
+        self._saved: dict[str, tuple[dict[str, Any], int]] = {}
+        """By file: the optimizer that had moved the weights, and its steps at the time."""
         observe_method(self.script, torch, "save", after=self._file_saved)
         observe_method(self.script, torch, "load", after=self._file_loaded)
         observe_method(self.script, lr_scheduler.LRScheduler, "__init__", after=self._schedule_made)
@@ -52,26 +53,29 @@ class Resumes(Observer):
 
     def _file_saved(self, result: Any, what: Any, file: Any = None, *_: Any, **__: Any) -> None:
         if self._latest is not None and isinstance(file, (str, os.PathLike)):
-            self._saved[os.path.abspath(file)] = self._latest
+            self._saved[os.path.abspath(file)] = (self._latest, self._latest["steps"])
 
     def _file_loaded(self, result: Any, file: Any = None, *args: Any, **kwargs: Any) -> None:
         states = list(_optimizer_states(result))
+        writer, steps = self._written_by(file)
+        ended = writer is None or writer["steps"] == steps
         self._files.append(
             {
                 "file": os.path.basename(str(file)) if isinstance(file, (str, os.PathLike)) else "",
                 "states": states,
-                "written_by": self._written_by(file),
+                "written_by": writer,
                 "tensors": {id(item) for item in _tensors(result)},
                 "used": False,
                 "model_used": False,
+                "a_model": ended and _weights_alone(result),
             }
         )
         del self._files[:-8]
 
-    def _written_by(self, file: Any) -> dict[str, Any] | None:
+    def _written_by(self, file: Any) -> tuple[dict[str, Any] | None, int]:
         """The optimizer that had moved the weights when this process wrote the file."""
         known = isinstance(file, (str, os.PathLike))
-        return self._saved.get(os.path.abspath(file)) if known else None
+        return self._saved.get(os.path.abspath(file), (None, 0)) if known else (None, 0)
 
     def state_loaded(self, owner: Any, state: Any, result: Any) -> None:
         if isinstance(owner, Optimizer):
@@ -205,7 +209,9 @@ class Resumes(Observer):
                 loaded["same_as_last"] is other
                 or (loaded["file"] is not None and loaded["file"]["written_by"] is other)
                 for model, loaded in self._loaded_models
-                if (m := model()) is not None and any(id(p) in mine for p in m.parameters())
+                if not (loaded["file"] or {}).get("a_model")
+                and (m := model()) is not None
+                and any(id(p) in mine for p in m.parameters())
             )
             if (same and mine == other["ids"]) or (again and other["shapes"] == life["shapes"]):
                 return {
@@ -342,6 +348,11 @@ def _optimizer_states(loaded: Any, depth: int = 0) -> Iterator[Mapping[str, Any]
         return
     for value in loaded.values():
         yield from _optimizer_states(value, depth + 1)
+
+
+def _weights_alone(loaded: Any) -> bool:
+    """Weights of a training that has ended, and nothing else: a model to begin with."""
+    return isinstance(loaded, Mapping) and all(isinstance(v, Tensor) for v in loaded.values())
 
 
 def _moments_in(state: Any) -> bool:

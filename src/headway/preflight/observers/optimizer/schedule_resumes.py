@@ -133,6 +133,9 @@ class ScheduleResumes(Observer):
             "rate": _rate(optimizer),
             "restored_rate": restored_rate,
         }
+        own = _own_rate(schedule, optimizer)
+        if own is not None:
+            facts["own_rate"] = own
         if saved is not None:
             facts["saved_at"] = saved
         place = followed.advanced_at if followed.advanced > 1 else followed.made_at
@@ -144,6 +147,23 @@ class ScheduleResumes(Observer):
 def _rate(optimizer: Optimizer) -> float | None:
     rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
     return float(rate) if isinstance(rate, (int, float)) else None
+
+
+def _own_rate(schedule: Any, optimizer: Optimizer) -> float | None:
+    """The rate that the schedule last gave, if the saved run had a schedule of this base rate.
+
+    `initial_lr` comes with the loaded state: a schedule was attached when it was saved.
+    """
+    began = optimizer.param_groups[0].get("initial_lr") if optimizer.param_groups else None
+    bases = getattr(schedule, "base_lrs", None)
+    if isinstance(schedule, lr_scheduler.ReduceLROnPlateau) or not bases:
+        return None
+    try:
+        given = schedule.get_last_lr()
+    except AttributeError:  # it has not given any yet
+        return None
+    same = isinstance(began, (int, float)) and began == bases[0]
+    return float(given[0]) if same and given and isinstance(given[0], (int, float)) else None
 
 
 def _saved_position(schedule: Any, file: LoadedFile) -> int | None:

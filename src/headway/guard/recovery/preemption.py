@@ -1,0 +1,80 @@
+"""SIGTERM and SIGUSR1: the machine is about to be taken away."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+from headway.guard.endings.watchdog import run_hangs
+
+# The handler only stores the signal; the guard reads it between two steps, when a snapshot is
+# complete. A second signal, and the first one in a run that hangs, goes to the handler that was
+# installed before the guard's.
+
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
+
+
+class PreemptionSignals:
+    """Listens for the signals from `__init__` to `close`; does nothing outside the main thread.
+
+    The handlers hold only a weak reference: a guard that is never closed can still be collected.
+    """
+
+    def __init__(self, on_signal: Callable[[], None] = lambda: None) -> None:
+        """`on_signal` is called at each signal, inside the handler."""
+        self.asked: int | None = None
+        """The number of the first signal received."""
+        self._on_signal = on_signal
+        self._before: dict[int, Any] = {}
+        if threading.current_thread() is not threading.main_thread():
+            return
+        listener, before = weakref.ref(self), self._before
+
+        def note(number: int, frame: FrameType | None) -> None:
+            alive = listener()
+            if alive is not None:
+                alive._note(number, frame)
+            else:  # below the handler of a guard that was created later
+                _call_earlier(before.get(number), number, frame)
+
+        for number in SIGNALS:
+            self._before[number] = signal.getsignal(number)
+            signal.signal(number, note)
+        self._stop = weakref.finalize(self, _stop_listening, dict(self._before), note)
+
+    def close(self) -> None:
+        """Install the earlier handlers again."""
+        if self._before:
+            self._stop()
+
+    def pass_on(self) -> Callable[..., Any] | None:
+        """The handler that was installed before, if it is the user's own."""
+        handler = self._before.get(self.asked or 0)
+        return handler if callable(handler) else None
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._on_signal()
+        if self.asked is None:
+            self.asked = number
+            if not run_hangs():  # otherwise the step never ends
+                return
+        _call_earlier(self._before.get(number), number, frame)
+
+
+def _call_earlier(handler: Any, number: int, frame: FrameType | None) -> None:
+    if not callable(handler):
+        raise SystemExit(128 + number)
+    handler(number, frame)
+
+
+def _stop_listening(before: dict[int, Any], ours: Callable[..., Any]) -> None:
+    for number, handler in before.items():
+        # A handler installed since then stays. Only the main thread may change handlers.
+        if signal.getsignal(number) is ours and handler is not None:
+            with suppress(ValueError):
+                signal.signal(number, handler)

@@ -1,0 +1,115 @@
+"""How a foreign log ends, and logs that were packed."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from support.third_blind_logs import mlflow_store, wandb
+
+import headway
+from headway.errors import UnreadableInput
+from headway.logs.readers import readers
+
+ROWS = [f"step {step} loss {3 - step / 50:.3f}" for step in range(60)]
+IGNORED = [
+    "Exception ignored in: <function Pool.__del__ at 0x7f1c>",
+    "Traceback (most recent call last):",
+    '  File "/usr/lib/python3.11/multiprocessing/pool.py", line 268, in __del__',
+    "AttributeError: 'NoneType' object has no attribute 'dumps'",
+]
+CRASH = [
+    "Traceback (most recent call last):",
+    '  File "/home/u/train.py", line 7, in <module>',
+    "KeyError: 'labels'",
+]
+
+
+def verdict_of(tmp_path: Path, lines: list[str]) -> tuple[str, list[str]]:
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    report = headway.diagnose(path)
+    return str(report.verdict), [item.code for item in report.findings]
+
+
+@pytest.mark.parametrize(
+    ("end", "verdict", "codes"),
+    [
+        (["./run.sh: line 3: 12345 Killed    python train.py"], "failed", ["HD913"]),
+        (["run.sh: line 9:   77 Terminated     python train.py"], "interrupted", ["HD915"]),
+        (["Terminated"], "interrupted", ["HD915"]),
+        (["  exitcode  : -11 (pid: 81)"], "failed", ["HD913"]),
+        (["  traceback : Signal 6 (SIGABRT) received by PID 81"], "failed", ["HD913"]),
+        (["  traceback : Signal 15 (SIGTERM) received by PID 81"], "healthy", []),
+        (["Terminating workers.", "exitcode  : 0 (pid: 81)"], "healthy", []),
+        (IGNORED, "healthy", []),
+        ([*IGNORED, *CRASH], "failed", ["HD911"]),
+    ],
+)
+def test_the_last_lines(tmp_path: Path, end: list[str], verdict: str, codes: list[str]) -> None:
+    assert verdict_of(tmp_path, [*ROWS, *end]) == (verdict, codes)
+
+
+def test_an_ignored_exception_hides_no_later_one(tmp_path: Path) -> None:
+    assert verdict_of(tmp_path, [*ROWS[:30], IGNORED[0], *ROWS[30:], *CRASH])[0] == "failed"
+
+
+def test_an_error_that_was_caught_and_then_ends_the_run(tmp_path: Path) -> None:
+    assert verdict_of(tmp_path, [*ROWS[:30], *CRASH, *ROWS[30:]]) == ("healthy", [])
+    assert verdict_of(tmp_path, [*ROWS[:30], *CRASH, *ROWS[30:], *CRASH])[0] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict"),
+    [
+        ("FINISHED", "healthy"),
+        ("RUNNING", "healthy"),
+        ("FAILED", "failed"),
+        ("KILLED", "interrupted"),
+    ],
+)
+def test_the_status_in_mlflow(tmp_path: Path, status: str, verdict: str) -> None:
+    loss = [3 - step / 50 for step in range(60)]
+    report = headway.diagnose(mlflow_store(tmp_path / "m.db", {"a": (status, {"loss": loss})}))
+    assert report.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict"), [(0, "healthy"), (None, "healthy"), (1, "failed"), (255, "interrupted")]
+)
+def test_the_exit_code_in_wandb(tmp_path: Path, code: int | None, verdict: str) -> None:
+    loss = [3 - step / 50 for step in range(60)]
+    report = headway.diagnose(wandb(tmp_path / "run-a.wandb", {"loss": loss}, code))
+    assert report.verdict == verdict
+    notes = " ".join(report.notes)
+    assert ("records no end" in notes) == (code is None)
+
+
+def test_a_packed_log_that_was_cut_off(tmp_path: Path) -> None:
+    packed = gzip.compress("\n".join([*ROWS, "step 60 loss nan"] * 40).encode(), mtime=0)
+    (tmp_path / "train.log.gz").write_bytes(packed[: len(packed) // 2])
+    assert "steps 0 to" in headway.diagnose(tmp_path / "train.log.gz").looked_at
+    (tmp_path / "x.log.gz").write_bytes(b"\x1f\x8b\x08 this is no packed file")
+    with pytest.raises(UnreadableInput, match=r"empty|not supported"):
+        headway.diagnose(tmp_path / "x.log.gz")
+
+
+def test_packed_logs_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "train.log.1.gz").write_bytes(
+        gzip.compress("\n".join(ROWS).encode(), mtime=0)
+    )
+    rows = "epoch,loss\n" + "\n".join(f"{n},{1 + 1 / (n + 1)}" for n in range(40))
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "metrics.csv.gz").write_bytes(gzip.compress(rows.encode(), mtime=0))
+    assert len(headway.diagnose(tmp_path).runs) == 2
+
+
+def test_the_documentation_lists_every_format() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "after.md").read_text(encoding="utf-8").lower()
+    page = page[page.index("## log formats") :]
+    words = {"weights": "w&b", "text": "any other text"}
+    for reader in readers():
+        first = reader.label.split()[0].lower()
+        assert words.get(first, first) in page, reader.label
