@@ -18,6 +18,7 @@ from support.trainings import assert_same, batches, make_net, squared_error, sta
 
 from headway import Guard, Snapshots
 from headway.errors import UsageError
+from headway.guard.recovery import preemption
 
 SCRIPT = Path(__file__).parent / "interrupted.py"
 LOADERS = ["shuffled", "workers", "generator", "sampler", "stream", "stateful"]

@@ -6,6 +6,7 @@ import hashlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,7 @@ from headway import Guard, Snapshots
 from headway.errors import ResumeRefused
 from support.rank_processes import RanksFailed, run_ranks
 from support.rank_trainings import local_state
+from support.snapshot_folders import complete_snapshots
 
 SAMPLES, BATCH, EPOCHS = 24, 2, 2
 RESIZABLE = ("ddp", "fsdp", "by hand")
@@ -56,6 +58,8 @@ class Job:
     """`nan`: the loss of the last rank at step 5; `skip`: no rank uses the batch of step 5."""
     kill_at: tuple[int, int] | None = None
     """(rank, step): it is killed before that step."""
+    kill_after: int = 0
+    """It is killed there only after so many snapshots are complete."""
     kill_in_write: tuple[int, int] | None = None
     """(rank, operation): it is killed at that file operation of its third snapshot."""
     every: int = 3
@@ -178,6 +182,7 @@ def train_guarded(
                     continue
                 result.marks[step] = checksum(model, optimizer)
                 if job.kill_at == (rank, step):
+                    await_snapshots(job.run_dir / "snapshots", job.kill_after)
                     os.kill(os.getpid(), signal.SIGKILL)
                 bad = job.fault == "nan" and step == 5 and rank == size - 1
                 loss = forward_backward(job, model, x, y, job.fault if bad else "")
@@ -273,6 +278,14 @@ def _through_stages(model: nn.Module, x: Tensor, y: Tensor, spoil: Any) -> Tenso
         assert x.grad is not None
         dist.send(x.grad, rank - 1)
     return loss.detach()
+
+
+def await_snapshots(folder: Path, count: int) -> None:
+    """Wait until so many snapshots are complete; they are written in the background."""
+    deadline = time.monotonic() + 60
+    while len(complete_snapshots(folder)) < count:
+        assert time.monotonic() < deadline, f"fewer than {count} snapshots in {folder}"
+        time.sleep(0.01)
 
 
 def checksum(model: nn.Module, optimizer: Any) -> str:

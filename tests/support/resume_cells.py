@@ -113,7 +113,9 @@ def judge(cell: Cell, references: References, folder: Path) -> str:
         run_job(cell.size, job.but(kill_in_write=(int(numbers[0]), int(numbers[1]))))
     else:
         at = int(numbers[0]) if kind == "step" else 9
-        run_job(cell.size, job.but(kill_at=(cell.size - 1, at)))
+        # Damage to the newest snapshot leaves one to resume from only if two were written.
+        written = 0 if kind in ("step", "node") else 2
+        run_job(cell.size, job.but(kill_at=(cell.size - 1, at), kill_after=written))
     before = _seen(run_dir, 1 if cell.strategy in SAME_DATA else cell.size)
     damage(run_dir / "snapshots", cell.moment)
     steps = [step for _, step in complete_snapshots(run_dir / "snapshots")]

@@ -16,10 +16,10 @@ import json
 import linecache
 import re
 import time
-import zlib
+import weakref
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -31,6 +31,12 @@ from headway.core.facts import LISTED
 from headway.engine import PLACES
 from headway.guard.ranks.rank_table import checksum_tensors
 from headway.preflight.observer import Observer, TorchCall
+from headway.preflight.observers.rank_states import (
+    RankState,
+    combine_checksums,
+    find_clip_norms,
+    find_replicas,
+)
 from headway.preflight.script_context import observe_method
 from headway.preflight.source_lines import find_line, find_user_files
 from headway.torch_adapters.nested_state import find_tensors
@@ -46,8 +52,6 @@ PATIENCE_S, LOOK_S = 3.0, 0.01
 """How long the first rank waits in a whole run, and how often it looks meanwhile."""
 SMALL = 16
 """Elements up to which an exchange is a number to log, not an activation."""
-SAME_FACTOR = 1e-3
-"""Relative difference up to which two measured factors are equal."""
 SEEDS = r"(manual_seed|set_seed|seed_everything)\(.*rank"
 _BETWEEN_TWO = ("batch_isend_irecv", "send", "isend", "recv", "irecv")
 _COLLECTIVES = (
@@ -60,29 +64,14 @@ _ON_GRADIENTS = (Tensor.mul_, Tensor.__imul__, Tensor.div_, Tensor.__itruediv__)
 
 
 @dataclass
-class RankState:
-    """What one rank reports before a step."""
+class Exchange:
+    """A tensor that went to other ranks."""
 
-    weights: list[float]
-    """A checksum of each parameter."""
-    gradients: list[float]
-    """A checksum of each gradient when backward ended; 0 without one, or if it is zero."""
-    exchanged: list[bool]
-    """Whether a gradient of this parameter went to other ranks."""
-    varied: list[bool]
-    """Whether the parameter has more than one value, which tells a copy from a common constant."""
-    sizes: list[int]
-    rates: list[float] = field(default_factory=list)
-    shares: bool = False
-    """Activations go from rank to rank: the model is spread over them."""
-    averages: bool = False
-    """Weights are exchanged: the ranks train independently in between."""
-    norm: float | None = None
-    """The norm of all gradients when backward ended."""
-    factor: float | None = None
-    """How the gradients were scaled between backward and the step, if all by one factor."""
-    clip: float | None = None
-    """The norm that `clip_grad_norm_` used."""
+    memory: weakref.ref[torch.UntypedStorage]
+    """Dead once the memory is free: its address may belong to a gradient afterwards."""
+    address: int
+    size: int
+    in_backward: bool
 
 
 class ManualRanks(Observer):
@@ -92,8 +81,8 @@ class ManualRanks(Observer):
 
     def start(self) -> None:
         self._after_backward = self._in_backward = self._trained = False
-        self._exchanges: list[tuple[int, int, bool]] = []
-        """Collectives since the last backward began: address, elements, whether within it."""
+        self._exchanges: list[Exchange] = []
+        """Since the last backward began."""
         self._shares = self._averages = False
         self._ran: set[tuple[str, int]] = set()
         """The lines of collectives that ran."""
@@ -138,7 +127,13 @@ class ManualRanks(Observer):
         tensors = [tensor for _, tensor in find_tensors([args, kwargs])]
         if self._after_backward or self._in_backward:
             self._exchanges += [
-                (tensor.data_ptr(), tensor.numel(), self._in_backward) for tensor in tensors
+                Exchange(
+                    memory=weakref.ref(tensor.untyped_storage()),
+                    address=tensor.data_ptr(),
+                    size=tensor.numel(),
+                    in_backward=self._in_backward,
+                )
+                for tensor in tensors
             ]
             if self._after_backward and max(map(Tensor.numel, tensors), default=0) > 1:
                 self._places.setdefault("exchange", place)
@@ -221,18 +216,18 @@ class ManualRanks(Observer):
 
     def _find_exchanged(self, weights: Sequence[Tensor]) -> list[bool]:
         """Which gradients went to other ranks: by their memory, or by their size."""
-        owned = {address for address, _, _ in self._exchanges}
+        owned = {item.address for item in self._exchanges if item.memory() is not None}
         found = [weight.grad is not None and weight.grad.data_ptr() in owned for weight in weights]
         left = Counter(
             weight.numel() for weight, known in zip(weights, found, strict=True) if not known
         )
-        afterwards = [n for _, n, within in self._exchanges if not within]
+        afterwards = [item.size for item in self._exchanges if not item.in_backward]
         everything = sum(weight.numel() for weight in weights)
         if any(10 * size >= 9 * everything for size in afterwards):
             return [True] * len(weights)  # one flat buffer
         sent = Counter(afterwards)
         matched = {size for size, count in left.items() if size > 1 and sent[size] >= count}
-        within = Counter(size for _, size, _ in self._exchanges)
+        within = Counter(item.size for item in self._exchanges)
         if all(within[size] >= count for size, count in left.items()):
             matched |= set(left)  # hooks: activations do not have the sizes of all parameters
         return [
@@ -257,8 +252,8 @@ class ManualRanks(Observer):
         if len({len(state.sizes) for state in states}) > 1:
             return  # each rank trains a model of its own
         if self._why is None:
-            self._why = _find_replicas(states)
-            if len({_combine(state, self._why) for state in states}) > 1:
+            self._why = find_replicas(states)
+            if len({combine_checksums(state, self._why) for state in states}) > 1:
                 seed = find_line(self.script, SEEDS)
                 self._say("desync", seed or self.script.origins.of_module(self.script.models[0]))
         why = self._why
@@ -266,14 +261,14 @@ class ManualRanks(Observer):
             why = ["" if reason == "start" else reason for reason in why]
         if not any(why):
             return
-        hashes = [_combine(state, why) for state in states]
+        hashes = [combine_checksums(state, why) for state in states]
         if len(set(hashes)) == 1:
             self._equal_at = step
         elif not self._reported:
             self._reported = True
             self._report(states, why)
         self.evidence.column(SIGNAL, {str(rank): value for rank, value in enumerate(hashes)})
-        norms = _clip_norms(states, why)
+        norms = find_clip_norms(states, why)
         if norms is not None:
             self._say("clip", self._places.get("clip"))
             self.evidence.column(CLIP, {str(rank): value for rank, value in enumerate(norms)})
@@ -317,59 +312,6 @@ class ManualRanks(Observer):
         if place is not None and f"said {what}" not in self._places:
             self._places[f"said {what}"] = place
             self.evidence.record(PLACES, {what: place})
-
-
-def _find_replicas(states: Sequence[RankState]) -> list[str]:
-    """Why each parameter is a replica; "" where it is a shard, or may be one."""
-    found = []
-    of_all = [
-        zip(*(getattr(state, name) for state in states), strict=True)
-        for name in ("sizes", "weights", "gradients", "exchanged", "varied")
-    ]
-    shares = any(state.shares for state in states)
-    rows = list(zip(*of_all, strict=True))
-    sent = sum(sizes[0] for sizes, _, _, exchanged, _ in rows if all(exchanged))
-    data_parallel = 2 * sent >= sum(sizes[0] for sizes, *_ in rows)
-    # Constants begin equal by chance: they count if everything else is a replica.
-    complete = all(
-        all(exchanged) or len(set(weights)) == 1
-        for _, weights, _, exchanged, varied in rows
-        if any(varied)
-    )
-    for sizes, weights, gradients, exchanged, varied in rows:
-        equal = len(set(sizes)) == 1 and len(set(weights)) == 1
-        if all(exchanged) and len(set(sizes)) == 1:
-            found.append("exchanged")
-        elif equal and len(set(gradients)) == 1 and gradients[0]:
-            found.append("gradient")
-        elif equal and (data_parallel or not shares) and (any(varied) or complete):
-            found.append("start")
-        else:
-            found.append("")
-    return found
-
-
-def _combine(state: RankState, why: Sequence[str]) -> float:
-    """One checksum of the replicas of a rank; never 0, which would mean that it has none."""
-    values = [value for value, reason in zip(state.weights, why, strict=True) if reason]
-    return float(1 + zlib.crc32(repr(values).encode()) % (1 << 24))
-
-
-def _clip_norms(states: Sequence[RankState], why: Sequence[str]) -> list[float] | None:
-    """The norms by which the ranks clip gradients that were equal; None where they do not."""
-    if "gradient" not in why:
-        return None
-    norms = [state.clip for state in states if state.clip is not None]
-    if len(norms) == len(states):
-        return norms
-    # By hand: each rank has scaled its gradients to the same norm, by a factor of its own.
-    own = [state.norm for state in states if state.norm is not None and state.factor is not None]
-    factors = [state.factor for state in states if state.factor is not None]
-    if norms or len(own) < len(states) or min(factors) >= 1 - SAME_FACTOR:
-        return None
-    limits = [norm * factor for norm, factor in zip(own, factors, strict=True)]
-    by_own = max(limits) - min(limits) <= SAME_FACTOR * max(limits)
-    return own if by_own and max(factors) < 1 - SAME_FACTOR else None
 
 
 def _weight_collectives(file: str) -> list[tuple[str, int]]:
