@@ -22,14 +22,15 @@ from headway.errors import TrainingHalted
 from headway.guard.endings.line_tensors import find_line_tensors
 from headway.guard.recorder import Recorder
 from headway.output.notices import logger
+from headway.rundir.vanished_run import find_stack_phase
 from headway.torch_adapters.compiled_errors import compiled_frames, original_error
 from headway.torch_adapters.device_failure import device_memory
 from headway.torch_adapters.frames import (
     Location,
     find_user_location,
     is_installed_file,
-    is_internal_file,
 )
+from headway.torch_adapters.saves import failed_part
 
 if TYPE_CHECKING:
     from headway.guard.endings.device_assert import HostInputs
@@ -46,12 +47,6 @@ NOT_FAILURES = frozenset({"TrialPruned", "EnoughSteps", "GeneratorExit"})
 """Exceptions by which a script or a framework ends a run on purpose."""
 INTERRUPTIONS = {"SIGTERMException": signal.SIGTERM}
 """Exceptions of frameworks that stand for a signal."""
-_BACKWARD = ("torch/autograd/graph.py", "torch/autograd/__init__.py")
-_PHASES = (
-    ("torch/utils/data/", "data"),
-    ("torch/optim/", "step"),
-    ("torch/nn/modules/module.py", "forward"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +182,7 @@ def _record(recorder: Recorder, failure: Failure) -> None:
     ending.exit = find_exit_status(error)
     if ending.exit == 0:
         return
-    if (cause := find_handled(error)) is not None:
+    if (cause := find_handled(error) or failed_part(error)) is not None:
         error = cause
         failure = replace(failure, error=cause, stack=[*read_stack(cause), *failure.stack])
     ending.status = "failed"
@@ -286,16 +281,7 @@ def read_stack(error: BaseException) -> list[Location]:
 
 def find_phase(stack: Sequence[Location]) -> str:
     """What the loop was doing, from the libraries' frames between the error and the user's loop."""
-    for frame in stack:
-        path = frame.file.replace("\\", "/")
-        if path.endswith(_BACKWARD):
-            return "backward"
-        for part, phase in _PHASES:
-            if part in path:
-                return phase
-        if frame.function in ("forward", "backward") and not is_internal_file(frame.file):
-            return frame.function
-    return "user"
+    return find_stack_phase((frame.file, frame.function or "") for frame in stack) or "user"
 
 
 def read_line(place: Location) -> str | None:

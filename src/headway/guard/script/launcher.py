@@ -134,6 +134,7 @@ class ScriptLauncher:
         self._early = EarlyBatches()
         self._stack = ExitStack()
         self.children_before = children_seconds()
+        self._pid = os.getpid()
 
     def __enter__(self) -> ScriptLauncher:
         hooks = (
@@ -228,7 +229,14 @@ class ScriptLauncher:
 
     # Called by the torch patches.
 
+    @property
+    def _in_child(self) -> bool:
+        """Whether this is a forked child, where nothing is guarded or recorded."""
+        return os.getpid() != self._pid
+
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
+        if self._in_child:
+            return
         self._stop_without_step()
         self.backwards += 1
         due = self._new_optimizer and not self.replaying
@@ -243,7 +251,7 @@ class ScriptLauncher:
             self._check_pass(self.passes.begin, roots)
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
-        if self.guard is None:
+        if self.guard is None and not self._in_child:
             self._check_pass(self.passes.ended, roots)
             if self.tracer.running:
                 self._check_pass(self.passes.explain, self.tracer)
@@ -342,11 +350,13 @@ class ScriptLauncher:
         for item in known:
             if item is optimizer:
                 return
+        if self._in_child:
+            return
         if not count_running_steps(known):
             self._make_guard((), optimizer)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self.replaying:
+        if self.replaying or self._in_child:
             return
         if id(optimizer) not in self.steps:
             self._kept.append(optimizer)
