@@ -242,7 +242,10 @@ def test_what_the_guard_was_not_given_this_time_is_named(
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_can_be_terminated_and_writes_nothing(tmp_path: Path) -> None:
+    forgotten = preemption.PreemptionSignals()
     model, optimizer, guard = a_guard(tmp_path)
+    del forgotten  # its handler stays below that of the guard
+    gc.collect()
     for batch in guard(batches(3)):
         squared_error(model, batch).backward()
         optimizer.step()

@@ -18,8 +18,10 @@ from headway.guard.endings.watchdog import run_hangs
 # installed before the guard's. A forked child gets the earlier handlers back: it makes no steps, so
 # that SIGTERM (`Process.terminate()`, the end of a `multiprocessing.Pool`) would not end it.
 
-_listening: list[weakref.ref[PreemptionSignals]] = []
-"""All that were installed, in this order."""
+_earlier: weakref.WeakKeyDictionary[Callable[..., Any], dict[int, Any]] = (
+    weakref.WeakKeyDictionary()
+)
+"""The handlers that each handler of ours has replaced, by the number of the signal."""
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
 
 
@@ -50,8 +52,7 @@ class PreemptionSignals:
             self._before[number] = signal.getsignal(number)
             signal.signal(number, note)
         self._stop = weakref.finalize(self, _stop_listening, dict(self._before), note)
-        _listening[:] = [known for known in _listening if known() is not None]
-        _listening.append(weakref.ref(self))
+        _earlier[note] = before
 
     def close(self) -> None:
         """Install the earlier handlers again."""
@@ -72,15 +73,19 @@ class PreemptionSignals:
         _call_earlier(self._before.get(number), number, frame)
 
 
-def _close_in_child() -> None:
-    for known in reversed(_listening):  # the last one holds the handlers of those before
-        listener = known()
-        if listener is not None:
-            listener.close()
+def _restore_in_child() -> None:
+    for number in SIGNALS:
+        handler: Any = signal.getsignal(number)
+        found = handler
+        while callable(handler) and handler in _earlier:  # and those of earlier guards
+            handler = _earlier[handler].get(number)
+        if handler is not found and handler is not None:
+            with suppress(ValueError):  # not the main thread
+                signal.signal(number, handler)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_in_child)
+    os.register_at_fork(after_in_child=_restore_in_child)
 
 
 def _call_earlier(handler: Any, number: int, frame: FrameType | None) -> None:
