@@ -37,7 +37,7 @@ class NoMissingSteps:
         pass
 
 
-class MissingSteps:
+class MissingSteps(patching.TorchListener):
     """Counts backward passes since the last guarded step, and observes who steps instead.
 
     On a healthy run it costs one comparison for each backward pass: the hook on all optimizers is
@@ -96,15 +96,6 @@ class MissingSteps:
             self._report(
                 f"backward() ran {MAX_PASSES} times since the last step of a guarded optimizer"
             )
-
-    # The other events of torch do not matter here.
-
-    def backward_begins(self, roots: Sequence[Tensor]) -> None: ...
-    def clipping(self, parameters: Any, norms: Any, total: Any) -> None: ...
-    def clipped(self, total: Any, max_norm: float) -> None: ...
-    def scaled(self, scaler: Any, loss: Any, result: Any) -> None: ...
-    def scaler_steps(self, scaler: Any, optimizer: Any) -> None: ...
-    def scaler_stepped(self, scaler: Any, optimizer: Any) -> None: ...
 
     def _arm(self) -> None:
         # Weak: torch's table of hooks must not keep a guard alive that was dropped.

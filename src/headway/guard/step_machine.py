@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from headway.guard.optimizer_step import OptimizerStep
     from headway.guard.recovery.recovery_manager import RecoveryManager
     from headway.rerun.controller import RerunController
-    from headway.rerun.strategies.loop_follower import LoopFollower
 
 MAX_BATCHES = 16
 """Batches of the current step that are kept, to name the bad one under gradient accumulation."""
@@ -117,7 +116,6 @@ class StepMachine:
         """By the identity of the optimizer."""
         self._recovery: RecoveryManager
         self._rerun: RerunController
-        self._loop: LoopFollower
         self._state = StepState.BETWEEN
         self._stepped: set[int] = set()
         """Optimizers that have stepped since the loop body was last complete."""
@@ -197,8 +195,7 @@ class StepMachine:
         kept = RecordedBatch(batch, origin, position, run=run)
         self._batches.append(kept)
         if self._keeps_recent is None:
-            on_host = torch.cuda.is_initialized() and nonfinite_scan.is_on_host(batch)
-            self._keeps_recent = on_host
+            self._keeps_recent = torch.cuda.is_initialized() and nonfinite_scan.is_on_host(batch)
         if self._keeps_recent:
             self.recent.append(batch)
         if self._rerun.rng_before is None:

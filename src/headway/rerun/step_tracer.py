@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.amp.autocast_mode import autocast
-from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from headway.core.incident_events import TRACED
@@ -267,7 +266,7 @@ def record_origins(
     host.record_event(step, TRACED, encode_numbers(explanation.to_dict()))
 
 
-class _TraceSession:
+class _TraceSession(patching.TorchListener):
     """An active trace, and the events it listens to."""
 
     def __init__(
@@ -362,13 +361,3 @@ class _TraceSession:
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
         if not (self.trace.paused or self.trace.resting):
             self.trace.finish_step()
-
-    def clipping(self, parameters: Any, norms: Any, total: Any) -> None: ...
-
-    def clipped(self, total: Any, max_norm: float) -> None: ...
-
-    def scaled(self, scaler: GradScaler, loss: Tensor, result: Tensor) -> None: ...
-
-    def scaler_steps(self, scaler: GradScaler, optimizer: Optimizer) -> None: ...
-
-    def scaler_stepped(self, scaler: GradScaler, optimizer: Optimizer) -> None: ...

@@ -81,8 +81,8 @@ class ScriptGuard(Guard):
         for scaler, loss, result in scaled:
             made = result()
             if made is not None:
-                self._observer.scaled(scaler, loss, made)
-        self._observer.backward_begins(roots)
+                self._hooks.observer.scaled(scaler, loss, made)
+        self._hooks.observer.backward_begins(roots)
 
     def rerun_last_step(self, frame: FrameType | None) -> None:
         """No step will follow: explain the last, if it was bad, while its loop is there."""
