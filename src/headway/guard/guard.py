@@ -34,13 +34,12 @@ from headway.guard.endings.exit_hooks import OpenRun
 from headway.guard.fail_safe import FailSafe
 from headway.guard.guard_inputs import Batch, GuardedLoader, attach_notifier, attach_trackers
 from headway.guard.measure.sampling import SamplingPlan
-from headway.guard.missing_steps import MissingSteps
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.data_position import DataPass, DataPosition
 from headway.guard.recovery.snapshots import Snapshots
 from headway.guard.recovery.training_state import Stateful
 from headway.guard.session import Session
-from headway.guard.step_hooks import StepHooks
+from headway.guard.step_hooks import MissingSteps, StepHooks
 from headway.output.notebook import guard_html, guard_state, keep_losses
 from headway.output.notices import Notices, print_end
 from headway.policy import Action, Policy

@@ -19,7 +19,7 @@ from headway.config import Settings
 from headway.core.findings import Finding
 from headway.core.records import Record, SetupRecord
 from headway.errors import TrainingHalted
-from headway.guard.endings.crash_stack import write_crash_stack
+from headway.guard.endings.fatal_stack import write_crash_stack
 from headway.guard.measure.sampling import FULL_SAMPLING
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.snapshots import Snapshots

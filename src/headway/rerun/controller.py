@@ -27,10 +27,9 @@ from headway.rerun.recorded_batch import RecordedBatch
 from headway.rerun.rerun_group import StepAborted
 from headway.rerun.sandbox import RerunSandbox
 from headway.rerun.step_tracer import StepTracer
-from headway.rerun.strategies.framework import FrameworkRerun
 from headway.rerun.strategies.loop_body import LoopBodyRerun
 from headway.rerun.strategies.loop_follower import LoopFollower, LoopIteration
-from headway.rerun.strategies.redeliver import RedeliverBatches
+from headway.rerun.strategies.redeliver import FrameworkRerun, RedeliverBatches
 from headway.rerun.strategies.self_fed_loop import SelfFedLoopRerun
 from headway.rerun.unexplained_steps import UnexplainedSteps
 from headway.torch_adapters.patching import allow_device_sync

@@ -25,9 +25,9 @@ from headway.rerun.protocol import RerunHost
 from headway.rerun.worker_origins import WorkerOrigins, merge_worker_origin
 from headway.torch_adapters import patching
 from headway.torch_adapters.module_stack import ModuleStack
-from headway.torch_adapters.nonfinite_scan import batch_tensors
 from headway.torch_adapters.optimizer_adapter import notify_before_own_hooks
 from headway.torch_adapters.runtime_state import compiled_code_runs, run_eagerly
+from headway.torch_adapters.tensor_values import batch_tensors
 
 if TYPE_CHECKING:
     from headway.explain.explanation import Origin, Trial

@@ -27,12 +27,12 @@ from torch.optim.optimizer import (
 from headway.checks.setup.hd003_nothing_guarded import UNGUARDED
 from headway.config import Settings
 from headway.explain.incident_file.contents import running_script
+from headway.guard.endings.batch_history import EarlyBatches
 from headway.guard.endings.failure import record_failure, worker_signals_ignored
 from headway.guard.measure.sampling import SamplingPlan
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.snapshots import Snapshots
 from headway.guard.script.backward_passes import BackwardPasses
-from headway.guard.script.early_batches import EarlyBatches
 from headway.guard.script.script_guard import ScaledLoss, ScriptGuard
 from headway.guard.script.step_limits import StepLimits, children_seconds
 from headway.guard.script.training_search import TrainingSearch
