@@ -63,5 +63,6 @@ def test_clip_norms() -> None:
     assert clip((2.0, 0.5), (4.0, 0.25)) == [2.0, 4.0]  # each scaled to 1 by its own norm
     assert clip((2.0, 0.5), (4.0, 0.5)) is None  # one factor for all
     assert clip((2.0, 1.0), (4.0, 1.0)) is None  # not scaled
-    assert find_clip_norms([rank("ab", "pq", clip=2.0), rank("ab", "pq", clip=3.0)], why) == [2.0, 3.0]
-    assert find_clip_norms([rank("ab", "pq", clip=2.0), rank("ab", "pq", clip=3.0)], ["", ""]) is None
+    own = [rank("ab", "pq", clip=2.0), rank("ab", "pq", clip=3.0)]
+    assert find_clip_norms(own, why) == [2.0, 3.0]
+    assert find_clip_norms(own, ["", ""]) is None

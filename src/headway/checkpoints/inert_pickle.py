@@ -18,8 +18,7 @@ from typing import Any, BinaryIO
 
 from headway.checkpoints.folder_access import limit_seconds
 from headway.checkpoints.pickle_allowlist import CALLERS, may_be_called
-from headway.checkpoints.pickle_notes import PickleNotes
-from headway.checkpoints.pickle_opcodes import build_opcode_table
+from headway.checkpoints.pickle_opcodes import PickleNotes, build_opcode_table
 from headway.checkpoints.pickle_values import (
     Damaged,
     Global,

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from headway.explain.autograd_nodes import ForwardNotes
 from headway.explain.bad_inputs import BadInputTracker, CallArguments
 from headway.explain.bad_results import BadResultInspector
 from headway.explain.batch_samples import BatchSamples
 from headway.explain.failing_step import FailingStep
 from headway.explain.tensor_memory import MemoryOwners, MemoryWrite, MemoryWrites
 from headway.explain.trace import NamedGradients, Trace, TraceResults, changed_arguments
-from headway.torch_adapters import nonfinite_scan, runtime_state
+from headway.explain.traced_call import ForwardNotes
+from headway.torch_adapters import runtime_state, tensor_values
 from headway.torch_adapters.modes import (
     UNDECLARED_WRITES,
     LastingModes,
@@ -197,7 +197,7 @@ class LastingTrace(Trace):
 
     def look_at_batch(self, batch: Any) -> FailingStep:
         """In a DataLoader worker: a batch is complete."""
-        for tensor in nonfinite_scan.batch_tensors(batch):
+        for tensor in tensor_values.batch_tensors(batch):
             self._untraced(self._look_at_losses, [tensor], {})
         return self._failing_step
 

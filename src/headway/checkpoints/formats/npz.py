@@ -16,9 +16,8 @@ from headway.checkpoints import (
 )
 from headway.checkpoints.checkpoint_info import Checkpoint, Inflate, Problem, SavedTensor, Span
 from headway.checkpoints.formats import torch_file
-from headway.checkpoints.pickle_problems import problems_of
 from headway.checkpoints.pickle_values import Loaded
-from headway.checkpoints.pickle_verdict import judge_pickle
+from headway.checkpoints.pickle_verdict import judge_pickle, problems_of
 from headway.checkpoints.tensor_naming import role_of
 from headway.errors import UnreadableInput
 

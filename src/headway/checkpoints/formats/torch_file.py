@@ -24,10 +24,9 @@ from headway.checkpoints.checkpoint_info import Checkpoint, NotJudged, Problem, 
 from headway.checkpoints.folder_access import read_once
 from headway.checkpoints.formats.torch_legacy import PickleStream, read_stream, root_of, storage_of
 from headway.checkpoints.nested_pickles import PickleMember
-from headway.checkpoints.pickle_problems import LISTED, problems_of
 from headway.checkpoints.pickle_rebuild import StorageRef, TensorRef
 from headway.checkpoints.pickle_values import Loaded, short_text
-from headway.checkpoints.pickle_verdict import judge_pickle
+from headway.checkpoints.pickle_verdict import LISTED, judge_pickle, problems_of
 from headway.checkpoints.tensor_bytes import PlacedStorage, StoragePlaces
 from headway.checkpoints.tensor_naming import TensorWalk, moment_names, read_step_counter
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headway.core.numbers import round_digits
 from headway.core.records import Column
-from headway.torch_adapters.nonfinite_scan import batch_tensors
+from headway.torch_adapters.tensor_values import batch_tensors
 
 # Ranks compare checksums of weights, which must be equal, and of batches, which must differ. A
 # checksum is the sum of the elements' bits as integers. Its last 24 bits fit a float32 exactly, so

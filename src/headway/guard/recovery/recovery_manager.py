@@ -26,7 +26,8 @@ from headway.torch_adapters import rng
 from headway.torch_adapters.patching import allow_device_sync
 from headway.torch_adapters.process_groups import bucket_order
 from headway.torch_adapters.process_groups.hook_states import HookStates
-from headway.torch_adapters.process_groups.rank_group import RankGroup, SingleProcess
+from headway.torch_adapters.process_groups.rank_agreement import SingleProcess
+from headway.torch_adapters.process_groups.rank_group import RankGroup
 from headway.torch_adapters.saved_state import BufferBackup
 
 BUCKETS_KNOWN_AFTER = 5
