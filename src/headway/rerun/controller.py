@@ -17,6 +17,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel
 
 from headway.errors import RankLost
 from headway.explain.failing_step import StepPass
@@ -36,6 +38,7 @@ from headway.rerun.strategies.redeliver import RedeliverBatches
 from headway.rerun.strategies.self_fed_loop import SelfFedLoopRerun
 from headway.rerun.unexplained_steps import UnexplainedSteps
 from headway.rerun.unused_batches import UnusedBatches
+from headway.torch_adapters.live_objects import KnownInstances
 from headway.torch_adapters.patching import allow_device_sync
 from headway.torch_adapters.rng import RngState
 
@@ -92,6 +95,7 @@ class RerunController:
         self.unexplained = UnexplainedSteps(host, policy, self.rerun_results)
         self.unused_batches = UnusedBatches()
         self._sandbox: RerunSandbox | None = None
+        self._stateful = KnownInstances(LRScheduler, AveragedModel)
 
     def connect(self, protected: ProtectedCalls, observer: Any) -> None:
         """`observer` listens to torch for the guard, except during a re-run."""
@@ -227,6 +231,7 @@ class RerunController:
 
     def close(self) -> None:
         """The guard closes, perhaps during a pass: stop listening to torch."""
+        self._stateful.close()
         if not self.tracer.shared:
             self.tracer.stop()
         for step in list(self.rerun_results.traced):  # those that were to be run again
@@ -409,6 +414,7 @@ class RerunController:
             scale=bad.scale,
             batches=[*bad.batches, *self._healthy],
             judged=bad.parameters if bad.limit is not None else (),
+            others=self._stateful.find(),
         )
         began = time.perf_counter()
         self._sandbox = sandbox

@@ -38,7 +38,7 @@ def _kernels() -> Any:
         from headway.torch_adapters import fused_norms_kernels
     except Exception:  # an installation of Triton may be broken in any way
         return None
-    return fused_norms_kernels
+    return fused_norms_kernels if fused_norms_kernels.AVAILABLE else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ The additions are those of `torch._foreach_norm` on CUDA in the same order, so t
 same: chunks of 65,536 elements, 512 threads with four sums each, which are added in pairs.
 `FusedNorms` compares the bits before it relies on them.
 
-Imported by `fused_norms` only, for Triton comes with torch on Linux but not everywhere.
+Triton comes with torch on Linux but not everywhere: without it, these are functions that nobody
+calls.
 """
 
 # Triton's language, not Python's: its arguments have no types of ours.
@@ -12,15 +13,21 @@ Imported by `fused_norms` only, for Triton comes with torch on Linux but not eve
 
 from __future__ import annotations
 
-import triton
-import triton.language as tl
+from importlib.util import find_spec
+
+if find_spec("triton") is None:
+    jit = tl = None
+else:
+    import triton.language as tl
+    from triton import jit
 
 CHUNK = 65536
 THREADS = 512
-SUMS = 4
+AVAILABLE = jit is not None
+_kernel = jit or (lambda function: function)
 
 
-@triton.jit
+@_kernel
 def _pairwise(v, THREADS: tl.constexpr):
     """The sum of one number per thread: first in each warp of 32, then of the warps."""
     WARPS: tl.constexpr = THREADS // 32
@@ -35,7 +42,7 @@ def _pairwise(v, THREADS: tl.constexpr):
     return tl.sum(v, 0)
 
 
-@triton.jit
+@_kernel
 def _add_four(v):
     """The four sums of each thread, [..., 2, 2], one after the other."""
     even, odd = tl.split(v)
@@ -44,7 +51,7 @@ def _add_four(v):
     return ((first + second) + third) + fourth
 
 
-@triton.jit
+@_kernel
 def squares_of_chunks(
     pointers,
     sizes,
@@ -89,7 +96,7 @@ def squares_of_chunks(
     tl.store(largest + number, tl.max(most, 0))
 
 
-@triton.jit
+@_kernel
 def norms_of_tensors(squares, largest, firsts, found, COUNT, THREADS: tl.constexpr):
     """Of one tensor: norm, largest magnitude, and 1 where an element is not finite."""
     number = tl.program_id(0)
