@@ -293,9 +293,10 @@ def test_a_compiled_optimizer_step_goes_on_after_a_bad_step_without_a_line() -> 
         guard = Guard(model, optimizer) if guarded else None
         for number, batch in enumerate(batches(13)):  # drawn by hand: no step is run again
             bad = number == 8
+            if bad and not guarded:
+                continue
             (squared_error(model, batch) * (float("nan") if bad else 1.0)).backward()
-            if guarded or not bad:
-                step()
+            step()
             optimizer.zero_grad()
         if guard is not None:
             guard.close()
