@@ -1,10 +1,11 @@
 """Runs a set of endings in corpus/ under `headway run` and judges the report about each of them.
 
     python benchmarks/blind_endings.py [--set blind_endings_2] [--check] -o result.json [name ...]
+    python benchmarks/blind_endings.py --gpu --json result.json
 
 Each script runs once under `headway run` (with `ranks`, under torchrun). `headway diagnose` then
 reads the run directory, and its answer is compared with cases.json. A script that hangs is
-diagnosed while it hangs, and then killed.
+diagnosed while it hangs, and then killed. Scripts that need a CUDA device run with `--gpu` only.
 """
 
 import argparse
@@ -255,15 +256,18 @@ def figures(cases, rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--set", default="blind_endings", help="a folder of corpus/")
+    parser.add_argument("--set", help="a folder of corpus/ (default: blind_endings; with --gpu: 4)")
+    parser.add_argument("--gpu", action="store_true", help="the scripts that need a CUDA device")
     parser.add_argument("--check", action="store_true", help="compare with headway check, too")
-    parser.add_argument("-o", "--out", type=pathlib.Path)
+    parser.add_argument("-o", "--out", "--json", type=pathlib.Path)
     parser.add_argument("-j", "--jobs", type=int, default=2)
     arguments = parser.parse_args()
     # A job in the background ignores SIGINT, and so would the scripts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    cases = json.loads((SETS / arguments.set / "cases.json").read_text())
-    cases = [{**case, "set": arguments.set, "check": arguments.check} for case in cases]
+    name = arguments.set or ("blind_endings_4" if arguments.gpu else "blind_endings")
+    cases = json.loads((SETS / name / "cases.json").read_text())
+    cases = [{**case, "set": name, "check": arguments.check} for case in cases]
+    cases = [case for case in cases if case.get("gpu", False) == arguments.gpu]
     if arguments.names:
         cases = [c for c in cases if any(c["script"].startswith(n) for n in arguments.names)]
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:

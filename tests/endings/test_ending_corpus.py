@@ -32,7 +32,14 @@ def test_a_script_is_described(entry: EndingScript) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("entry", blind_endings(), ids=lambda entry: entry["script"])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param(entry, marks=pytest.mark.gpu if entry.get("gpu") else ())
+        for entry in blind_endings()
+    ],
+    ids=lambda entry: f"{entry['set']}/{entry['script']}",
+)
 def test_a_script_of_the_blind_set_is_described(entry: dict[str, Any]) -> None:
     row = run_path(str(FOLDER.parents[1] / "benchmarks" / "blind_endings.py"))["examine"](entry)
     assert [name for name, right in row["right"].items() if not right] == []

@@ -11,7 +11,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import third_blind_logs_ill  # noqa: F401  (registers its cases)
+from support import (  # register their cases
+    fourth_blind_logs_ill,  # noqa: F401
+    third_blind_logs_ill,  # noqa: F401
+)
+from support.fourth_blind_logs import FOURTH
 from support.second_blind_logs import CASES, BlindLog
 from support.third_blind_logs import THIRD
 
@@ -23,6 +27,7 @@ import headway
     [
         *(pytest.param(item, id=item.name) for item in CASES),
         *(pytest.param(item, id=f"third-{item.name}") for item in THIRD),
+        *(pytest.param(item, id=f"fourth-{item.name}") for item in FOURTH),
     ],
 )
 def test_a_blind_log(item: BlindLog, tmp_path: Path) -> None:
@@ -46,3 +51,5 @@ def test_the_sets_are_large_and_have_healthy_lookalikes() -> None:
     assert sum(item.verdicts == ("healthy",) for item in CASES) >= 16
     assert len({item.name for item in THIRD}) == len(THIRD) >= 66
     assert sum("healthy" in item.verdicts for item in THIRD) >= 33
+    assert len({item.name for item in FOURTH}) == len(FOURTH) >= 60
+    assert sum("healthy" in item.verdicts for item in FOURTH) >= len(FOURTH) * 0.4

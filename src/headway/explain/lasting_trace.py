@@ -25,7 +25,7 @@ from headway.torch_adapters.modes import (
     LastingModes,
     UncompiledDispatchMode,
     current_dispatch_mode,
-    other_modes_in_force,
+    modes_may_change,
 )
 from headway.torch_adapters.module_stack import ModuleNames
 from headway.torch_adapters.op_recording.op_frames import FrameLine
@@ -144,9 +144,10 @@ class LastingTrace(Trace):
         return not self._in_force
 
     def rest(self) -> bool:
-        """Trace nothing until `wake`; False where a mode that was entered later is in force."""
+        """Trace nothing until `wake`; False where a mode that was entered later is in force, or
+        within a call of a compiled function."""
         on_top: Any = current_dispatch_mode()
-        if on_top is not self:
+        if on_top is not self or runtime_state.in_compiled_call():
             return False
         LastingModes.count -= 1
         UncompiledDispatchMode.__exit__(self, None, None, None)  # type: ignore[no-untyped-call]
@@ -155,7 +156,7 @@ class LastingTrace(Trace):
 
     def wake(self) -> None:
         """Trace again, unless the script is inside of a mode of its own, which must end first."""
-        if self.resting and not other_modes_in_force():
+        if self.resting and modes_may_change():
             self._join()
         self.paused = self.resting
 

@@ -16,6 +16,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel
 
 from headway.errors import RankLost
 from headway.explain.failing_step import StepPass
@@ -32,6 +34,7 @@ from headway.rerun.strategies.loop_follower import LoopFollower, LoopIteration
 from headway.rerun.strategies.redeliver import FrameworkRerun, RedeliverBatches
 from headway.rerun.strategies.self_fed_loop import SelfFedLoopRerun
 from headway.rerun.unexplained_steps import UnexplainedSteps
+from headway.torch_adapters.live_objects import KnownInstances
 from headway.torch_adapters.patching import allow_device_sync
 from headway.torch_adapters.rng import RngState
 
@@ -84,6 +87,7 @@ class RerunController:
         """Follows loops that make their own data."""
         self.unexplained = UnexplainedSteps(host, policy, self.rerun_results)
         self._sandbox: RerunSandbox | None = None
+        self._stateful = KnownInstances(LRScheduler, AveragedModel)
 
     def connect(self, protected: ProtectedCalls, observer: Any) -> None:
         """`observer` listens to torch for the guard, except during a re-run."""
@@ -200,6 +204,7 @@ class RerunController:
 
     def close(self) -> None:
         """The guard closes, perhaps during a pass: stop listening to torch."""
+        self._stateful.close()
         self.unexplained.close(self._protected)
         if self._sandbox is not None:
             self._sandbox.leave(None)
@@ -371,6 +376,7 @@ class RerunController:
             scale=bad.scale,
             batches=[*bad.batches, *self._healthy],
             judged=bad.parameters if bad.limit is not None else (),
+            others=self._stateful.find(),
         )
         began = time.perf_counter()
         self._sandbox = sandbox

@@ -26,7 +26,7 @@ from headway.rerun.worker_origins import WorkerOrigins, merge_worker_origin
 from headway.torch_adapters import patching
 from headway.torch_adapters.module_stack import ModuleStack
 from headway.torch_adapters.optimizer_adapter import notify_before_own_hooks
-from headway.torch_adapters.runtime_state import compiled_code_runs, run_eagerly
+from headway.torch_adapters.runtime_state import compiled_code_runs, in_compiled_call, run_eagerly
 from headway.torch_adapters.tensor_values import batch_tensors
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class StepTracer:
         """A step was bad and is not explained: trace those that follow. False if it cannot."""
         self._host = host
         if self._session is None:
-            if self._left <= 0:
+            if self._left <= 0 or in_compiled_call():
                 return False
             self._left -= 1
             stack = ModuleStack(host.models)

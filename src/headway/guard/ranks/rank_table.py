@@ -259,11 +259,9 @@ class RankTable:
     @cached_property
     def rows(self) -> Mapping[int, Sequence[float]]:
         """The row of each rank that has one."""
-        layout = self._layout
-        members = range(len(self._flat) // _WIDTH) if layout is None else layout.members(self._turn)
-        return {
-            rank: self._flat[at * _WIDTH : (at + 1) * _WIDTH] for at, rank in enumerate(members)
-        }
+        layout, flat = self._layout, self._flat if self._rows is None else self._rows
+        members = range(len(flat) // _WIDTH) if layout is None else layout.members(self._turn)
+        return {rank: flat[at * _WIDTH : (at + 1) * _WIDTH] for at, rank in enumerate(members)}
 
     @property
     def _complete(self) -> bool:
