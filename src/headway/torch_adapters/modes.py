@@ -93,7 +93,7 @@ class UncompiledDispatchMode(TorchDispatchMode):
     which may run inside a call of compiled code that began before."""
 
     def __init_subclass__(cls, **more: Any) -> None:
-        super().__init_subclass__(**more)
+        super().__init_subclass__(**more)  # type: ignore[no-untyped-call]
         handler = cls.__dict__.get("__torch_dispatch__")
         if handler is not None:
             skip_code(handler.__code__, below=True)
