@@ -21,7 +21,7 @@ from headway import registry
 from headway._version import __version__
 from headway.cli import options
 from headway.cli.checks import family_of
-from headway.cli.symptoms import SymptomMatch, search_symptom
+from headway.cli.symptom_search import SymptomMatch, search_symptom
 from headway.config import nearest_name
 from headway.core.check import Check, Needs
 from headway.core.records import StepRecord

@@ -1,4 +1,4 @@
-"""Finds an origin in a child process and tries its remedy there, and hands both to this one."""
+"""Finds an origin in a child process, tries its remedy there, and returns both to this one."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def find_in_child(work: Callable[[], Origin | None]) -> Origin | None:
             return None
         return Explanation(0, "nonfinite", "deterministic", origins=(found,))
 
-    told = _ask_child(explain)
-    return None if told is None else told.origin
+    answered = _ask_child(explain)
+    return None if answered is None else answered.origin
 
 
 def try_in_child(origin: Origin | None, is_cured: Callable[[], bool]) -> tuple[Trial, ...]:
@@ -55,8 +55,8 @@ def try_in_child(origin: Origin | None, is_cured: Callable[[], bool]) -> tuple[T
         )
         return Explanation(0, "nonfinite", "deterministic", trials=(tried,))
 
-    told = _ask_child(explain)
-    return () if told is None else told.trials
+    answered = _ask_child(explain)
+    return () if answered is None else answered.trials
 
 
 def _ask_child(explain: Callable[[], Explanation | None]) -> Explanation | None:
@@ -68,8 +68,8 @@ def _ask_child(explain: Callable[[], Explanation | None]) -> Explanation | None:
         return b"" if found is None else json.dumps(found.to_dict()).encode()
 
     try:
-        told = run_isolated(answer, SECONDS)
-        data = json.loads(told) if told else {}
+        answered = run_isolated(answer, SECONDS)
+        data = json.loads(answered) if answered else {}
         if "failed" in data:
             logger.debug("no answer from the child process: %s", data["failed"])
         elif data:
@@ -105,7 +105,7 @@ def _find(recipe: BatchRecipe, indices: Any, wanted: object) -> Made:
     if not recipe.can_fetch(indices):
         return None, ()
     made = find_in_child(lambda: _trace_again(recipe, indices, wanted))
-    # Of an iterable data set, the batch could not be told from others once its values are good.
+    # Of an iterable data set, the batch looks like any other once its values are good.
     fetched = None if indices is None else made
     return made, try_in_child(fetched, lambda: _is_good(recipe, indices))
 

@@ -16,8 +16,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
-from torch.optim.lr_scheduler import LRScheduler
-from torch.optim.swa_utils import AveragedModel
 
 from headway.errors import RankLost
 from headway.explain.failing_step import StepPass
@@ -28,6 +26,7 @@ from headway.rerun.protocol import ProtectedCalls, Rerun, RerunCase, RerunHost, 
 from headway.rerun.recorded_batch import RecordedBatch
 from headway.rerun.rerun_group import StepAborted
 from headway.rerun.sandbox import RerunSandbox
+from headway.rerun.sandbox_state import STATEFUL_CLASSES
 from headway.rerun.step_tracer import StepTracer
 from headway.rerun.strategies.loop_body import LoopBodyRerun
 from headway.rerun.strategies.loop_follower import LoopFollower, LoopIteration
@@ -87,7 +86,7 @@ class RerunController:
         """Follows loops that make their own data."""
         self.unexplained = UnexplainedSteps(host, policy, self.rerun_results)
         self._sandbox: RerunSandbox | None = None
-        self._stateful = KnownInstances(LRScheduler, AveragedModel)
+        self._stateful = KnownInstances(*STATEFUL_CLASSES)
 
     def connect(self, protected: ProtectedCalls, observer: Any) -> None:
         """`observer` listens to torch for the guard, except during a re-run."""
@@ -125,9 +124,7 @@ class RerunController:
     def on_good_step(self, context: StepContext) -> None:
         changed = any(kept.changed for kept in context.batches)
         self.copy_batches = self.copy_batches or changed
-        self._healthy = context.batches[-1:]
-        if changed:
-            self._healthy = [kept for kept in self._healthy if not kept.lost]
+        self._healthy = [kept for kept in context.batches[-1:] if not (changed and kept.lost)]
         self._moved, self._moved_iteration = context.before, context.iteration
         pending = self._pending
         if pending is not None and (
@@ -278,9 +275,7 @@ class RerunController:
         """The step that waits can no longer be run again."""
         pending, self._pending = self._pending, None
         if pending is not None:
-            recorded = bool(pending.batches)
-            missed = MissedStep(pending.step, pending.parameters, why, recorded=recorded)
-            self.unexplained.add(missed)
+            self.unexplained.add(pending, why, recorded=bool(pending.batches))
 
     def _run(self, strategy: Rerun) -> Iterator[Any]:
         """Investigate the step; a defect of headway ends the investigation, not the training."""
@@ -315,7 +310,7 @@ class RerunController:
             with self._enter_sandbox(bad) as sandbox:
                 try:
                     if strategy.needs_proof and (why := self._disprove(sandbox, strategy, bad)):
-                        self.unexplained.add(MissedStep(bad.step, bad.parameters, why))
+                        self.unexplained.add(bad, why)
                         return
                     for one in answer:
                         yield from sandbox.run_pass(one, strategy)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel
 
 from headway.rerun.protocol import RerunHost, trained_parameters
 from headway.torch_adapters.compat import module_buffers
@@ -20,6 +21,9 @@ from headway.torch_adapters.nested_state import map_tensors
 from headway.torch_adapters.optimizer_adapter import ScalerSnapshot
 from headway.torch_adapters.rng import RngState
 from headway.torch_adapters.saved_state import MAX_BUFFER_BYTES, ObjectSnapshot
+
+STATEFUL_CLASSES = (LRScheduler, AveragedModel)
+"""What a training changes besides models, optimizers and scalers."""
 
 
 def save_training_state(

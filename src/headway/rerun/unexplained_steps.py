@@ -19,7 +19,7 @@ from torch import Tensor
 
 from headway.explain.explanation import Origin, Trial
 from headway.policy import Policy
-from headway.rerun.bad_step import MissedStep, RerunResults, StepContext
+from headway.rerun.bad_step import BadStep, MissedStep, RerunResults, StepContext
 from headway.rerun.child_origin import find_in_child, try_in_child
 from headway.rerun.protocol import ProtectedCalls, RerunHost, trained_parameters
 from headway.rerun.recorded_batch import BatchOrigin, RecordedBatch
@@ -244,8 +244,9 @@ class UnexplainedSteps:
         elif not missed.lost:
             self._trace_on(missed)
 
-    def add(self, missed: MissedStep) -> None:
-        """A step could not be run again."""
+    def add(self, bad: BadStep, why: str, *, recorded: bool = False) -> None:
+        """A step could not be run again; `recorded`: though its batches are known."""
+        missed = MissedStep(bad.step, bad.parameters, why, recorded=recorded)
         if missed.step in self._results.traced:
             self._results.report_missed(missed)
         else:

@@ -224,7 +224,7 @@ _push_function_mode: Callable[[Any], None] | None = private_part(
 
 
 class ModePause:
-    """Takes a function mode off while our own code works, which it would else observe.
+    """Switches a function mode off while headway's own code runs, which it would observe.
 
     Only where it is on top of the stack: another mode in front of it is left alone.
     """

@@ -222,7 +222,7 @@ def _watch_backward(original: Any) -> Any:
         try:
             result = original(tensors, grad_tensors, *args, **kwargs)
         except BaseException as error:
-            observers = []  # a traceback that somebody keeps must not keep them
+            observers = []  # a traceback that is kept must not keep them
             if isinstance(error, RuntimeError):
                 _restore_message(error)
             raise

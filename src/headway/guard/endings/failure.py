@@ -25,13 +25,14 @@ from headway.core.ending_facts import CRASH
 from headway.errors import TrainingHalted
 from headway.guard.recorder import Recorder
 from headway.output.notices import logger
-from headway.torch_adapters.compiled_errors import compiled_frames, original_error
 from headway.torch_adapters.device_failure import device_memory
 from headway.torch_adapters.frames import (
     Location,
+    compiled_frames,
     find_user_location,
     is_installed_file,
     is_internal_file,
+    original_error,
 )
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from headway.torch_adapters.process_groups.rank_group import RankGroup
 from headway.torch_adapters.saved_state import BufferBackup
 
 BUCKETS_KNOWN_AFTER = 5
-"""Steps within which no snapshot is written before DistributedDataParallel has told its buckets;
-later it counts as one that is not trained."""
+"""Steps within which no snapshot is written before DistributedDataParallel has reported its
+buckets; later it counts as one that is not trained."""
 
 
 class RecoveryManager:

@@ -15,8 +15,15 @@ from headway.output.html.chart_json import LONGEST_NAME, flags, step_at
 from headway.output.view import CauseView
 from headway.rundir.chart_data import NONFINITE_SHARE, ChartData
 from headway.rundir.downsample import Floats, Ints
-from headway.rundir.heat_map import ABSENT, BAD, ZERO, HeatMap, MeasuredColumns, measured_columns
-from headway.rundir.layer_change import find_first_change
+from headway.rundir.heat_map import (
+    ABSENT,
+    BAD,
+    ZERO,
+    HeatMap,
+    MeasuredColumns,
+    find_first_change,
+    measured_columns,
+)
 
 MAX_CHANGES = 3
 """Layers that changed first, of as many errors."""

@@ -72,7 +72,7 @@ class LocalGradients:
 
 
 class LocalGradientMonitor:
-    """Everything that is watched for one guard."""
+    """The local gradients that are watched for one guard."""
 
     def __init__(self, models: Sequence[nn.Module], shield: Shielded, notices: Notices) -> None:
         self._models = models

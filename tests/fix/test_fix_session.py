@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from headway.fix.fix_session import FixSession
 from headway.fix.fresh_run import RunResult
 from headway.fix.project import Contents, Project
-from headway.fix.session import FixSession
 from headway.torch_adapters.source import SourceFile
 
 FAULTS = {"FAULT1": "HD201", "FAULT2": "HD110"}

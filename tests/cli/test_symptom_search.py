@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headway import registry
-from headway.cli.symptoms import SYMPTOMS, search_symptom
+from headway.cli.symptom_search import SYMPTOMS, search_symptom
 
 DOCS = Path(__file__).parents[2] / "docs"
 
