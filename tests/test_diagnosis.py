@@ -356,3 +356,13 @@ def test_a_rank_that_failed_and_those_that_lost_it_are_one_cause(code: str) -> N
     (cause,) = diagnose([own, lost, stopped])
     assert cause.code == code
     assert {item.code for item in cause.symptoms} == {"HD608", "HD915"}
+
+
+def test_what_ended_the_run_comes_before_faults_that_did_not() -> None:
+    unused, crash, nan = found("HD204", 3), found("HD911", 70), found("HD101", 60)
+    assert [cause.code for cause in diagnose([unused, crash])] == ["HD911", "HD204"]
+    assert diagnose([nan, crash])[0].code == "HD101", "its own check may have raised"
+    later = found("HD204", 80, segment=1)
+    assert diagnose([crash, later])[0].code == "HD911"
+    survived = found("HD708", 70, survived=True)
+    assert diagnose([unused, survived])[0].code == "HD204"

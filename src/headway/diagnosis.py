@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from headway import registry
+from headway.core.ending_facts import ends_run
 from headway.core.episodes import fault_keys, merge_faults
 from headway.core.findings import Finding, Severity
 
@@ -26,6 +27,8 @@ PROMPT = {
 """These findings are placed at the onset: an update cannot affect a loss computed before it."""
 STATE = ("HD301", "HD302", "HD408", "HD701")
 """Traces of a bad update in weights, buffers and moments; a skipped update leaves none."""
+NONFINITE = ("HD101", "HD201", "HD301", "HD302", "HD303", "HD408", "HD501", "HD602")
+"""A script's own check may have raised because of these; of other faults no exception comes."""
 SAME_PART = {("HD106", "HD107")}
 """A dead component explains that it is dominated, not that another one is."""
 
@@ -63,10 +66,15 @@ def diagnose(findings: Sequence[Finding]) -> list[Cause]:
     explains = _edges(ordered, _held_steps(ordered))
     groups = {root: _reached(root, explains) for root in _roots(explains)}
 
-    def weight(root: int) -> tuple[bool, int, int, int]:
+    last = max((item.segment for item in ordered), default=0)
+
+    def weight(root: int) -> tuple[bool, int, bool, int, int]:
+        finding = ordered[root]
         # Findings about the tool or the log (HD0) do not cause anything in the run.
-        aside = ordered[root].code.startswith("HD0")
-        return (aside, -int(ordered[root].severity), -len(groups[root]), root)
+        aside = finding.code.startswith("HD0")
+        # What ended the run comes before faults that did not.
+        behind = finding.code not in NONFINITE and not _ended_run(finding, last)
+        return (aside, -int(finding.severity), behind, -len(groups[root]), root)
 
     taken: set[int] = set()
     causes = []
@@ -104,6 +112,12 @@ def merge_repeats(
                 own.append(item)
         kept.append(Cause(root, tuple(own)))
     return list(merged.values()), kept
+
+
+def _ended_run(finding: Finding, last_segment: int) -> bool:
+    check = registry.find(finding.code)
+    declared = check is not None and check.ends_run
+    return declared and finding.segment == last_segment and ends_run(finding, declared=True)
 
 
 def _sort_key(finding: Finding) -> tuple[tuple[int, int], str, str]:

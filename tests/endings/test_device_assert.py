@@ -98,6 +98,9 @@ def test_a_notebook_has_no_script() -> None:
 
 def test_which_errors_lose_the_device() -> None:
     assert is_device_error(RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel"))
+    advice = "\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
+    assert is_device_error(RuntimeError("CUDA error: an illegal memory access" + advice))
+    assert not is_device_error(RuntimeError("CUDA error: out of memory" + advice))
     assert not is_device_error(RuntimeError("shape mismatch"))
     assert not is_device_error(ValueError("CUDA error: device-side assert"))
 
@@ -189,3 +192,24 @@ def test_code_for_cuda_runs_on_the_host() -> None:
         assert out.device.type == "cpu"
         assert torch.cuda.device_count() == 1
     assert torch.cuda.is_available() == before
+
+
+CRASHES = """\
+import ctypes
+
+def wild():
+    ctypes.string_at(0)  # line 4
+
+wild()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="no signals")
+def test_an_access_that_ends_the_process_on_the_host_too(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(CRASHES)
+    started = {"file": str(script), "module": None, "argv": [], "cwd": str(tmp_path)}
+    found = run_on_host(HostInputs(started, ()))
+    assert found["host_error"] == "SIGSEGV, an access outside of its memory"
+    assert found["place"]["line"] == 4

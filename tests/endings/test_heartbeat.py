@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headway.rundir import vanished_run
 from headway.rundir.heartbeat import (
     BACKWARD,
     PHASES,
@@ -19,6 +20,12 @@ from headway.rundir.heartbeat import (
     heartbeat_file,
     heartbeat_ranks,
     read_heartbeat,
+)
+from headway.rundir.vanished_run import (
+    CrashStack,
+    describe_vanished,
+    stack_file,
+    vanished_step,
 )
 
 
@@ -113,3 +120,37 @@ def test_it_survives_a_kill(tmp_path: Path) -> None:
     assert found is not None
     assert (found.steps, found.phase, found.state) == (41, "backward", "running")
     assert found.is_alive() is False
+
+
+FUSED = """  File "/me/train.py", line 3 in fused
+  File "/lib/torch/nn/modules/module.py", line 9 in f
+"""
+
+
+@pytest.mark.parametrize(
+    ("frames", "phase", "step"),
+    [
+        (FUSED, "forward", 7),
+        ('  File "/me/train.py", line 3 in <module>\n', "user", 6),
+        ("", "user", 6),
+    ],
+)
+def test_the_stack_shows_that_the_next_step_had_begun(
+    tmp_path: Path, frames: str, phase: str, step: int
+) -> None:
+    writer = HeartbeatWriter.open(tmp_path, rank=0, segment=0)
+    writer.beat(7)
+    writer.enter(USER)
+    stack_file(tmp_path, 0).write_text(
+        "Fatal Python error: Illegal instruction\n\n"
+        f"Current thread 0x1 (most recent call first):\n{frames}"
+    )
+    heartbeat = read_heartbeat(tmp_path, 0)
+    facts = describe_vanished(heartbeat, CrashStack.read(tmp_path, 0))
+    assert (facts["phase"], vanished_step(heartbeat, facts)) == (phase, step)
+
+
+def test_a_frame_of_headway_is_not_the_users() -> None:
+    own = vanished_run.__file__
+    users = ("/me/train.py", 3, "g")
+    assert CrashStack(None, ((own, 5, "f"), users)).user_frame() == users

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from support.paired_trainings import events_of
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, get_worker_info
@@ -215,3 +216,47 @@ def test_the_remedy_fits_the_reason(tmp_path: Path) -> None:
     bad = str(tmp_path / "none" / "bad.pt")
     finding = finding_of(lambda: save_and_train([bad]), "HD708")
     assert finding.remedies[0].text.startswith("Create the folder first")
+
+
+class Rows(Numbers):
+    """Loads the samples of a batch itself."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_sample_of_a_data_set_that_loads_whole_batches(workers: int) -> None:
+    finding = finding_of(
+        lambda: train(DataLoader(Rows(), batch_size=8, num_workers=workers)), "HD514"
+    )
+    assert finding.where.sample == BAD
+
+
+def test_a_checkpoint_that_cannot_be_renamed(tmp_path: Path) -> None:
+    (tmp_path / "last.pt" / "shards").mkdir(parents=True)
+
+    def work() -> None:
+        train([(torch.randn(8, 4), None)] * 3)
+        torch.save({"weight": torch.ones(2)}, tmp_path / "last.part")
+        (tmp_path / "last.part").replace(tmp_path / "last.pt")
+
+    finding = finding_of(work, "HD708")
+    assert finding.message.startswith(
+        f"{tmp_path}/last.pt could not be saved: a folder has this name"
+    )
+    assert "remove the folder" in finding.remedies[0].text
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_distributed_checkpoint_that_cannot_be_written(tmp_path: Path) -> None:
+    """Its exception is no `Exception`, and its text says nothing."""
+    (tmp_path / "latest").write_text("a file")
+
+    def work() -> None:
+        train([(torch.randn(8, 4), None)] * 3)
+        dcp.save({"weight": torch.ones(2)}, checkpoint_id=tmp_path / "latest" / "step3")
+
+    finding = finding_of(work, "HD708")
+    assert "a part of the path is a file, not a folder" in finding.message
+    assert finding.evidence["error"].startswith("NotADirectoryError")

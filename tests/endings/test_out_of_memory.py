@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from support import warm_python
 from torch import Tensor, nn
 
 from headway import Guard
+from headway.guard.endings.failure import Failure, FailureMoment, read_stack
 from headway.guard.endings.memory_trial import MemoryTrial
+from headway.guard.endings.out_of_memory import recognise_out_of_memory
 from headway.guard.memory.micro_batches import ModelCall
 from headway.torch_adapters.device_failure import device_memory
 from headway.torch_adapters.device_failure.device_memory import (
@@ -24,6 +27,7 @@ from headway.torch_adapters.device_failure.device_memory import (
     named_bytes,
     requested_bytes,
 )
+from headway.torch_adapters.frames import clear_frames
 
 CUDA = (
     "CUDA out of memory. Tried to allocate 1.83 GiB. GPU 0 has a total capacity of 139.80 GiB of "
@@ -198,3 +202,32 @@ def test_the_memory_of_the_host_really_runs_out(tmp_path: Path, fails: str) -> N
     assert finding["evidence"]["memory"]["tree"] > 0
     if fails.startswith("torch"):
         assert finding["evidence"]["requested_bytes"] == 4 * 10**9
+
+
+def test_pinned_memory_is_memory_of_the_host() -> None:
+    def pin(text: str) -> None:
+        raise RuntimeError(text)
+
+    try:
+        pin("CUDA error: out of memory")  # torch.empty(rows, pin_memory=True)
+    except RuntimeError as error:
+        place = next(item for item in reversed(read_stack(error)) if item.function != "pin")
+        failure = Failure(error, FailureMoment(), None, [place])
+        kind, facts = recognise_out_of_memory(failure) or ("", {})
+    assert (kind, facts["memory_of"]) == ("out-of-memory", "host")
+
+
+def test_cleared_frames_hold_nothing() -> None:
+    """Before Python 3.13, a copy of the local variables that was read once stays with the frame."""
+
+    def run_out() -> None:
+        scores = torch.ones(3)
+        alive.append(weakref.ref(scores))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    alive: list[weakref.ref[Tensor]] = []
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        run_out()
+    assert "scores" in caught.traceback[-1].frame.f_locals
+    clear_frames(caught.value)
+    assert alive[0]() is None

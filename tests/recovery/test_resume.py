@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from support.paired_trainings import events_of
 from support.snapshot_folders import complete_snapshots
 from support.trainings import assert_same, batches, make_net, squared_error, state_of
 
-from headway import Guard, Snapshots
+from headway import Guard, Snapshots, diagnose
 from headway.errors import UsageError
 from headway.guard.recovery import preemption
 
@@ -120,14 +121,16 @@ def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
 # Within one process
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
 def test_a_handler_of_the_users_own_is_called_after_the_snapshot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
+    sent = signal.Signals[name]
     # A guard that another test left open may be reported as hanging: then signals do not wait.
     monkeypatch.setattr(preemption, "run_hangs", lambda: False)
     heard: list[int] = []
-    listening = signal.getsignal(signal.SIGTERM)
-    before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+    before = signal.signal(sent, lambda number, frame: heard.append(number))
+    theirs = signal.getsignal(sent)
     try:
         model, optimizer, guard = a_guard(tmp_path, snapshots=Snapshots(every=1000))
         for number, batch in enumerate(guard(batches(12))):
@@ -135,13 +138,19 @@ def test_a_handler_of_the_users_own_is_called_after_the_snapshot(
             optimizer.step()
             optimizer.zero_grad()
             if number == 6:
-                signal.raise_signal(signal.SIGUSR1)
+                signal.raise_signal(sent)
                 assert heard == []
-        assert heard == [signal.SIGUSR1]
+        assert heard == [sent]
         assert complete_snapshots(tmp_path / "snapshots")[0][1] == 7
-        assert signal.getsignal(signal.SIGTERM) is listening, "the guard was closed"
+        # SIGTERM ends a run; what SIGUSR1 means is the script's business, and the guard goes on.
+        closed = signal.getsignal(sent) is theirs
+        assert closed is (name == "SIGTERM")
+        verdict = diagnose(tmp_path).verdict
+        guard.close()
+        assert (verdict == "interrupted") is (name == "SIGTERM")
+        assert signal.getsignal(sent) is theirs
     finally:
-        signal.signal(signal.SIGUSR1, before)
+        signal.signal(sent, before)
 
 
 def a_guard(run_dir: Path | None = None, seed: int = 0, **options: Any) -> tuple[Any, Any, Guard]:
@@ -228,3 +237,29 @@ def test_what_the_guard_was_not_given_this_time_is_named(
     with Guard(model, optimizer, **options) as guard:
         assert guard.resume() == 10
     assert "state that this guard does not track: scheduler" in caplog.text
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_can_be_terminated_and_writes_nothing(tmp_path: Path) -> None:
+    model, optimizer, guard = a_guard(tmp_path)
+    for batch in guard(batches(3)):
+        squared_error(model, batch).backward()
+        optimizer.step()
+    child = os.fork()
+    if child == 0:
+        try:
+            guard.findings  # noqa: B018 - what a child may do
+            squared_error(model, batches(1)[0]).backward()
+            optimizer.step()
+            time.sleep(20)  # until it is terminated
+        finally:
+            os._exit(9)
+    time.sleep(0.5)
+    os.kill(child, signal.SIGTERM)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+    guard.close()
+    assert diagnose(tmp_path).verdict != "failed"
+    steps = (tmp_path / "steps.rank0.jsonl").read_text().splitlines()
+    assert len(steps) == 3

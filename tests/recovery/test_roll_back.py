@@ -14,6 +14,7 @@ from support.trainings import assert_same, batches, make_net, squared_error, sta
 from torch import Tensor, nn
 
 from headway import Guard, Policy, Snapshots, TrainingHalted
+from headway.guard.recovery import snapshotter
 from headway.policy import Rung
 
 Spoil = Callable[[nn.Module, torch.optim.Optimizer], None]
@@ -363,3 +364,25 @@ def test_a_healthy_run_is_bit_identical_with_and_without_snapshots() -> None:
                 pass
     assert with_them.losses == without.losses
     assert_same(without.state, with_them.state)
+
+
+def test_a_snapshot_that_does_not_fit_on_the_device_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The guard goes on, with the snapshots that it has."""
+    take = snapshotter.take_snapshot
+
+    def tight(step: int, *args: Any) -> Any:
+        if step == 10:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.71 GiB")
+        return take(step, *args)
+
+    monkeypatch.setattr(snapshotter, "take_snapshot", tight)
+    run = Run()
+    for number in run.steps(20):
+        if number == 13:
+            spoil_weight(run.model, run.optimizer)
+    assert "no snapshot was taken at step 10" in caplog.text
+    assert all_finite(run.model.state_dict())
+    assert [action.rung for action in run.guard.actions] == [Rung.ROLL_BACK]
+    run.guard.close()

@@ -300,7 +300,9 @@ def run_catching(work: Callable[[], Any]) -> ScriptCrash | None:
         work()
     except SystemExit as error:
         return ScriptCrash(error) if error.code not in (None, 0) else None
-    except Exception as error:  # any error of the script
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # of the script; some libraries derive from it
         return ScriptCrash(error)
     return None
 

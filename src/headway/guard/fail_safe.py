@@ -15,7 +15,10 @@ from headway.errors import RankLost, TrainingHalted
 from headway.guard.optimizer_step import OptimizerStep
 from headway.guard.step_machine import StepMachine
 from headway.output.notices import Notices, logger
-from headway.torch_adapters.device_failure.device_memory import is_host_out_of_memory
+from headway.torch_adapters.device_failure.device_memory import (
+    is_host_out_of_memory,
+    is_out_of_memory,
+)
 from headway.torch_adapters.device_failure.lost_device import (
     device_is_lost,
     is_device_error,
@@ -166,10 +169,11 @@ def _is_about_a_worker(error: Exception) -> bool:
 
 
 def _say_failure(error: Exception) -> str:
-    if is_host_out_of_memory(error):
+    if is_out_of_memory(error):
+        which = "host" if is_host_out_of_memory(error) else "device"
         return (
-            "headway ran out of host memory and switched itself off; training continues without "
-            "a guard"
+            f"headway ran out of {which} memory and switched itself off; training continues "
+            "without a guard"
         )
     where = traceback.extract_tb(error.__traceback__)[-1]
     return (

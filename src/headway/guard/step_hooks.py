@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import signal
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -48,6 +49,8 @@ CAPTURED = (
     "optimizer.step() is recorded into a CUDA graph: replays of the graph are not guarded. "
     "Call optimizer.step() outside the graph to have bad updates skipped"
 )
+OWN_SIGNAL = getattr(signal, "SIGUSR1", None)
+"""A signal that a script may use as it likes, to save without ending for instance."""
 
 
 class StepHooks:
@@ -198,11 +201,27 @@ class StepHooks:
         if number is None or self._machine.in_body:
             return
         theirs = None if preemption is None else preemption.pass_on()
+        if theirs is not None and number == OWN_SIGNAL and self._ranks is None:
+            self._pass_signal_on(number, theirs)
+            return
         self._protected(self._recovery.leave, number)
         self.close()
         if theirs is None:
             raise SystemExit(128 + number)
         theirs(number, None)
+
+    def _pass_signal_on(self, number: int, theirs: Callable[..., Any]) -> None:
+        """The script handles a signal whose meaning is its own: it ends the run, or goes on."""
+        saved: list[bool] = []
+        self._protected(lambda: saved.append(self._recovery.save_on_signal(number)))
+        if self._recovery.preemption is not None:
+            self._recovery.preemption.asked = None
+        try:
+            theirs(number, None)
+        except BaseException:
+            self._recovery.interrupted(number, saved=any(saved))
+            self.close()
+            raise
 
     def _follow_ranks(self) -> None:
         if self._ranks is not None and self._ranks.off:

@@ -252,7 +252,7 @@ class _Ending:
             launch.interrupted()
         except SystemExit as left:
             self.error = left if left.code not in (None, 0) else None
-        except Exception as raised:  # any exception of the script
+        except BaseException as raised:  # of the script; some libraries use it
             if not launch.limits.enough:  # otherwise stopping the script caused it
                 self.error = raised
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.rundir.run_files import Opener, open_regular_file
-from headway.rundir.run_lock import LockHolder, start_ticks
+from headway.rundir.run_lock import LockHolder, let_go_in_children, start_ticks
 
 # The page. All numbers are little-endian.
 #     0     magic
@@ -64,6 +64,11 @@ class HeartbeatWriter:
     def __init__(self, page: Any = None) -> None:
         self._page = page
         self._slot = 0
+        let_go_in_children(self)
+
+    def let_go(self) -> None:
+        """Write nothing any more."""
+        self._page = None
 
     @classmethod
     def open(cls, run_dir: Path, *, rank: int, segment: int) -> HeartbeatWriter:
@@ -140,7 +145,11 @@ class Heartbeat:
     @property
     def step(self) -> int:
         """The number of the step in progress, counted from 0."""
-        return max(self.steps - (self.phase in ("step", "user", "save", "evaluation")), 0)
+        return self.step_in(self.phase)
+
+    def step_in(self, phase: str) -> int:
+        """The number of the step in progress, if the loop is in this phase."""
+        return max(self.steps - (phase in ("step", "user", "save", "evaluation")), 0)
 
     @property
     def last_sign(self) -> float:

@@ -6,10 +6,11 @@ import json
 import os
 import socket
 import time
+import weakref
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 from headway.errors import RunDirInUse
 
@@ -78,6 +79,30 @@ class LockHolder:
     def __str__(self) -> str:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
         return f"process {self.pid} on {self.host} (since {when})"
+
+
+class WritesFiles(Protocol):
+    """Something that writes into a run directory."""
+
+    def let_go(self) -> None:
+        """Write nothing any more."""
+
+
+_writing: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def let_go_in_children(writer: WritesFiles) -> None:
+    """A child that is forked from now on does not write by it: the run is that of its parent."""
+    _writing.add(writer)
+
+
+def _let_all_go() -> None:
+    for writer in list(_writing):
+        writer.let_go()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_all_go)
 
 
 class RunLock:

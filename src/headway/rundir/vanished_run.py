@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ _FATAL = {
     "Illegal instruction": "SIGILL",
 }
 """The first line of a stack that faulthandler writes, and the signal it stands for."""
+_OWN = f"{Path(__file__).parents[1].as_posix()}/"
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+)(?: in (?P<function>.*))?$')
 
 
@@ -84,6 +85,11 @@ class CrashStack:
         found = tuple(crashed) or _users_thread(others)
         return cls(None if number is None else int(number), found)
 
+    @property
+    def phase(self) -> str | None:
+        """What the loop was doing when it crashed; None where the stack does not say."""
+        return find_stack_phase(((file, function) for file, _, function in self.frames))
+
     def user_frame(self) -> tuple[str, int, str] | None:
         """The innermost frame that is neither Python's nor an installed package's."""
         return next((frame for frame in self.frames if is_users_file(frame[0])), None)
@@ -95,10 +101,36 @@ def _users_thread(stacks: list[list[tuple[str, int, str]]]) -> tuple[tuple[str, 
     return tuple(next(found, ()))
 
 
+_BACKWARD = ("torch/autograd/graph.py", "torch/autograd/__init__.py")
+_PHASES = (
+    ("torch/utils/data/", "data"),
+    ("torch/optim/", "step"),
+    ("torch/nn/modules/module.py", "forward"),
+)
+
+
+def find_stack_phase(frames: Iterable[tuple[str, str]]) -> str | None:
+    """What the loop was doing, by the frames of libraries between the innermost and the loop.
+
+    `frames`: file and function, innermost first. None if it was in code of the user's own.
+    """
+    for file, function in frames:
+        path = file.replace("\\", "/")
+        if path.endswith(_BACKWARD):
+            return "backward"
+        for part, phase in _PHASES:
+            if part in path:
+                return phase
+        if function in ("forward", "backward") and is_users_file(path):
+            return function
+    return None
+
+
 def is_users_file(file: str) -> bool:
     """Whether a file is the user's own, as far as its path says."""
     path = file.replace("\\", "/")
-    installed = ("/site-packages/", "/dist-packages/", f"/lib/python{sys.version_info.major}.")
+    version = f"/lib/python{sys.version_info.major}."
+    installed = ("/site-packages/", "/dist-packages/", version, _OWN)
     return not path.startswith("<") and not any(part in path for part in installed)
 
 
@@ -122,7 +154,7 @@ def describe_vanished(
         "signal": number if number is not None else stack.signal,
         "exit": exit_status,
         "steps": None if heartbeat is None else heartbeat.steps,
-        "phase": "start" if heartbeat is None else heartbeat.phase,
+        "phase": _vanished_phase(heartbeat, stack),
         "place": place,
         "stack": [f"{file}:{line} in {function}" for file, line, function in stack.frames],
         "memory": dict(memory or {}),
@@ -130,6 +162,19 @@ def describe_vanished(
         "supervised": supervised,
     }
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def vanished_step(heartbeat: Heartbeat | None, facts: Mapping[str, Any]) -> int:
+    """The step of a `killed` event with these facts, counted from 0."""
+    return 0 if heartbeat is None else heartbeat.step_in(str(facts.get("phase")))
+
+
+def _vanished_phase(heartbeat: Heartbeat | None, stack: CrashStack) -> str:
+    if heartbeat is None:
+        return "start"
+    # A loop without a DataLoader does not show that its next step has begun; the stack does.
+    begun = stack.phase if heartbeat.phase == "user" else None
+    return begun if begun in ("data", "forward", "backward") else heartbeat.phase
 
 
 class StreamEnd:
@@ -160,7 +205,8 @@ class StreamEnd:
             if heartbeat.segment >= self.segment and _is_gone(heartbeat, run_dir):
                 self.seq += 1
                 facts = describe_vanished(heartbeat, CrashStack.read(run_dir, rank, opener))
-                yield EventRecord(self.segment, self.seq, heartbeat.step, KILLED, facts, rank=rank)
+                step = vanished_step(heartbeat, facts)
+                yield EventRecord(self.segment, self.seq, step, KILLED, facts, rank=rank)
 
 
 def _is_gone(heartbeat: Heartbeat, run_dir: Path) -> bool:

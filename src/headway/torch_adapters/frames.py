@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import sysconfig
+import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -97,6 +98,13 @@ def parse_traceback(lines: Iterable[str]) -> list[Location]:
     """The frames of a formatted stack, innermost first."""
     found = [match for text in lines if (match := _FRAME.match(text))]
     return [Location(at["file"], int(at["line"]), at["function"]) for at in reversed(found)]
+
+
+def clear_frames(error: BaseException) -> None:
+    """Drop the local variables of the frames of an exception that have ended."""
+    traceback.clear_frames(error.__traceback__)
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        _ = frame.f_locals  # before Python 3.13 a copy that was read once keeps them: read it anew
 
 
 @lru_cache(maxsize=MAX_CACHED_FILES)

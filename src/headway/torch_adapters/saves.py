@@ -36,6 +36,21 @@ def watch_saves(listener: SaveListener) -> None:
         _listeners.add(listener)
 
 
+def failed_part(error: BaseException) -> BaseException | None:
+    """The first exception that a `CheckpointException` of `torch.distributed.checkpoint` carries.
+
+    Its own text names only the ranks. None for other exceptions.
+    """
+    if not type(error).__module__.startswith("torch.distributed.checkpoint"):
+        return None
+    failures = getattr(error, "failures", None)
+    if not isinstance(failures, dict) or not failures:
+        return None
+    first = failures[min(failures)]
+    inner = first[0] if isinstance(first, tuple) else first
+    return inner if isinstance(inner, BaseException) else None
+
+
 def remove_save_listener(listener: SaveListener) -> None:
     """Notify it no longer. The last one to go restores torch."""
     with _lock:

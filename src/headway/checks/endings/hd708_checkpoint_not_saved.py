@@ -17,6 +17,12 @@ FIRST = {  # words of the reason, and what to do
     "permission": "Save to a folder that this user may write to.",
     "read-only": "Save to another file system: this one is mounted read-only.",
     "size limit": "Raise the limit of the file size (`ulimit -f`), or save in several files.",
+    "a folder has this name": "Save under another name, or remove the folder of this name.",
+    "a folder with files": "Save under another name, or remove the folder of this name.",
+    "is a file, not a folder": "Save below a folder: a part of this path is a file.",
+    "another file system": "Write the temporary file into the folder of the checkpoint, so that it "
+    "can be renamed.",
+    "too many files": "Close files that are no longer needed, or raise the limit (`ulimit -n`).",
     "does not exist": "Create the folder first: `os.makedirs(folder, exist_ok=True)`.",
     "pickled": "Save `state_dict()` and plain values rather than the object itself: lambdas, local "
     "functions, locks and open files cannot be pickled.",
@@ -65,7 +71,7 @@ class CheckpointNotSaved(Check):
         facts = SaveFailedFacts.of_event(record)
         what = f"{facts.path} could not be saved" if facts.path else "a checkpoint was not saved"
         why = facts.reason or facts.error or "unknown error"
-        good = "there is no earlier checkpoint in this run"
+        good = "no earlier checkpoint of this run is known"
         if facts.last_good is not None:
             good = f"the last good one is {facts.last_good}, after {facts.last_good_steps} steps"
         yield self.find(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from headway.core.ending_facts import DEVICE_ASSERT
 from headway.guard.endings import host_rerun
 from headway.guard.endings.failure import Failure, Recognised, read_code_frame, read_line
 from headway.rerun.in_script import HOST_RERUN
+from headway.rundir.vanished_run import CrashStack
 from headway.torch_adapters.device_failure.lost_device import is_device_error, mark_device_lost
 from headway.torch_adapters.frames import Location
 from headway.torch_adapters.tensor_values import is_on_host
@@ -91,6 +93,23 @@ def run_on_host(inputs: HostInputs | None) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _describe_crash(folder: Path, status: int) -> dict[str, Any] | None:
+    """A wild access to memory ends the process on the host, too: the line that faulthandler wrote.
+
+    None if it ended otherwise, or in code that is not the user's.
+    """
+    frame = CrashStack.read(folder, 0).user_frame()
+    if status >= 0 or frame is None:
+        return None
+    place = dict(zip(("file", "line", "function"), frame, strict=True))
+    return {"found": True, "host_error": _name_signal(-status), "place": place}
+
+
+def _name_signal(number: int) -> str:
+    name = signal.Signals(number).name
+    return f"{name}, an access outside of its memory" if name in ("SIGSEGV", "SIGBUS") else name
+
+
 def _write_request(folder: Path, inputs: HostInputs) -> None:
     (folder / host_rerun.REQUEST).write_text(json.dumps(dict(inputs.script or {})))
     batches = [batch for batch in inputs.batches if is_on_host(batch)]
@@ -122,6 +141,8 @@ def _run(folder: Path) -> dict[str, Any]:
     try:
         result: dict[str, Any] = json.loads((folder / host_rerun.RESULT).read_text())
     except (OSError, ValueError):
+        if crashed := _describe_crash(folder, done.returncode):
+            return crashed
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
         return {"why_not": f"the run on the host ended with {done.returncode}: {last[0][:200]}"}
     return result

@@ -25,15 +25,16 @@ from headway.core.ending_facts import CRASH
 from headway.errors import TrainingHalted
 from headway.guard.recorder import Recorder
 from headway.output.notices import logger
+from headway.rundir.vanished_run import find_stack_phase
 from headway.torch_adapters.device_failure import device_memory
 from headway.torch_adapters.frames import (
     Location,
     compiled_frames,
     find_user_location,
     is_installed_file,
-    is_internal_file,
     original_error,
 )
+from headway.torch_adapters.saves import failed_part
 
 if TYPE_CHECKING:
     from headway.guard.endings.device_assert import HostInputs
@@ -50,12 +51,6 @@ NOT_FAILURES = frozenset({"TrialPruned", "EnoughSteps", "GeneratorExit"})
 """Exceptions by which a script or a framework ends a run on purpose."""
 INTERRUPTIONS = {"SIGTERMException": signal.SIGTERM}
 """Exceptions of frameworks that stand for a signal."""
-_BACKWARD = ("torch/autograd/graph.py", "torch/autograd/__init__.py")
-_PHASES = (
-    ("torch/utils/data/", "data"),
-    ("torch/optim/", "step"),
-    ("torch/nn/modules/module.py", "forward"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +186,7 @@ def _record(recorder: Recorder, failure: Failure) -> None:
     ending.exit = find_exit_status(error)
     if ending.exit == 0:
         return
-    if (cause := find_handled(error)) is not None:
+    if (cause := find_handled(error) or failed_part(error)) is not None:
         error = cause
         failure = replace(failure, error=cause, stack=[*read_stack(cause), *failure.stack])
     ending.status = "failed"
@@ -290,16 +285,7 @@ def read_stack(error: BaseException) -> list[Location]:
 
 def find_phase(stack: Sequence[Location]) -> str:
     """What the loop was doing, from the libraries' frames between the error and the user's loop."""
-    for frame in stack:
-        path = frame.file.replace("\\", "/")
-        if path.endswith(_BACKWARD):
-            return "backward"
-        for part, phase in _PHASES:
-            if part in path:
-                return phase
-        if frame.function in ("forward", "backward") and not is_internal_file(frame.file):
-            return frame.function
-    return "user"
+    return find_stack_phase((frame.file, frame.function or "") for frame in stack) or "user"
 
 
 def read_line(place: Location) -> str | None:

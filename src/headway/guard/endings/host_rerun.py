@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from headway.guard.endings.fatal_stack import write_crash_stack
 from headway.torch_adapters.device_failure.host_only import FailingOp, cuda_on_host
 from headway.torch_adapters.device_failure.lost_device import leave_at_once
 from headway.torch_adapters.frames import Location, find_user_location
@@ -71,6 +72,7 @@ def main(folder: Path) -> None:
     began = time.monotonic()
     result: dict[str, Any] = {"why_not": "the script ended without an error on the host"}
     with ExitStack() as stack:
+        stack.enter_context(write_crash_stack(folder, 0))
         stack.callback(wrap_function(DataLoader, "__iter__", _Batches(folder).wrap))
         stack.enter_context(cuda_on_host())
         stack.enter_context(failing)

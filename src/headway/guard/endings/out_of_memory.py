@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from contextlib import suppress
 from typing import Any
 
@@ -12,12 +11,13 @@ import torch
 from torch import nn
 
 from headway.core.ending_facts import OUT_OF_MEMORY
-from headway.guard.endings.failure import Failure, Recognised
+from headway.guard.endings.failure import Failure, Recognised, read_line
 from headway.guard.endings.host_memory import HostMemory
 from headway.guard.endings.memory_trial import MemoryTrial, TrialResult, missing_bytes
 from headway.guard.memory.micro_batches import ModelCall
 from headway.torch_adapters import live_objects
 from headway.torch_adapters.device_failure import device_memory
+from headway.torch_adapters.frames import clear_frames
 
 MAX_HOLDERS = 12
 """Holders of memory in an event, the largest first."""
@@ -35,11 +35,21 @@ ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 def recognise_out_of_memory(failure: Failure) -> Recognised | None:
     """The event of an exception that means that memory ran out; None for any other."""
     error = failure.error
+    if _is_of_pinned_memory(failure):
+        return OUT_OF_MEMORY, {**failure.facts(), **_host_facts(error)}
     if device_memory.is_device_out_of_memory(error):
         return OUT_OF_MEMORY, {**failure.facts(), **_device_facts(error)}
     if device_memory.is_host_out_of_memory(error):
         return OUT_OF_MEMORY, {**failure.facts(), **_host_facts(error)}
     return None
+
+
+def _is_of_pinned_memory(failure: Failure) -> bool:
+    """CUDA pins memory of the host, and names neither the host nor a size when it cannot."""
+    if isinstance(failure.error, torch.OutOfMemoryError) or failure.place is None:
+        return False
+    asked = device_memory.is_device_out_of_memory(failure.error)
+    return asked and "pin_memory" in (read_line(failure.place) or "")
 
 
 def _host_facts(error: BaseException) -> dict[str, Any]:
@@ -123,7 +133,7 @@ def _trial_facts(error: BaseException, facts: dict[str, Any]) -> dict[str, Any]:
 
 def _try(error: BaseException, call: ModelCall) -> TrialResult | None:
     # The frames of the traceback hold the tensors of the failed step.
-    traceback.clear_frames(error.__traceback__)
+    clear_frames(error)
     states: dict[int, int] = {}
     present = 0
     for optimizer in live_objects.find_optimizers():

@@ -33,9 +33,18 @@ REASONS = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is exceeded",
     errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
     errno.EFBIG: "the file would exceed the file size limit",
     errno.EROFS: "the file system is read-only",
     errno.ENOENT: "the folder does not exist",
+    errno.EISDIR: "a folder has this name",
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
+    errno.EEXIST: "the name is taken",
+    errno.ENOTEMPTY: "a folder with files has this name",
+    errno.EXDEV: "a file cannot be renamed to another file system",
+    errno.ENAMETOOLONG: "the file name is too long",
+    errno.EMFILE: "too many files are open",
+    errno.ESTALE: "the network file system has lost the file",
     errno.EIO: "the storage failed",
 }
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -77,7 +86,7 @@ class SaveWatch:
 
     def is_of_saved(self, error: BaseException) -> bool:
         """Whether the script could not write or move a checkpoint that `torch.save` has made."""
-        if not isinstance(error, OSError) or error.errno not in REASONS:
+        if not isinstance(error, OSError):
             return False
         named = [os.path.abspath(os.fsdecode(name)) for name in _names(error)]
         moved = self.last_good is not None and self.last_good.path in named
@@ -165,8 +174,9 @@ def _facts(failure: Failure) -> dict[str, Any]:
     error = failure.error
     path = error.filename if isinstance(error, OSError) else None
     facts: dict[str, Any] = {"batch": [], "phase": "save", "reason": _reason(error)}
+    target = error.filename2 if isinstance(error, OSError) else None  # of a rename
     if isinstance(path, (str, bytes)):
-        facts["path"] = os.fsdecode(path)
+        facts["path"] = os.fsdecode(target if isinstance(target, (str, bytes)) else path)
     return failure.facts() | facts
 
 

@@ -21,7 +21,13 @@ from typing import Any
 from headway.core.ending_facts import END, INTERRUPTED, KILLED, OUT_OF_MEMORY
 from headway.guard.endings.host_memory import HostMemory, judge_kill
 from headway.rundir.heartbeat import Heartbeat, mark_ended, read_heartbeat
-from headway.rundir.vanished_run import INTERRUPTING, CrashStack, describe_vanished, stack_file
+from headway.rundir.vanished_run import (
+    INTERRUPTING,
+    CrashStack,
+    describe_vanished,
+    stack_file,
+    vanished_step,
+)
 from headway.rundir.writer import append_events
 
 PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
@@ -236,7 +242,6 @@ class Supervisor:
         stack = CrashStack.read(folder, self._rank)
         if not stack.frames:
             stack_file(folder, self._rank).unlink(missing_ok=True)
-        step = 0 if heartbeat is None else heartbeat.step
         facts = describe_vanished(
             heartbeat,
             stack,
@@ -245,6 +250,7 @@ class Supervisor:
             memory=self._memory.to_dict(),
             supervised=True,
         )
+        step = vanished_step(heartbeat, facts)
         if number is None and code == 0:  # `os._exit(0)` after the work is done
             kind, ended = None, "finished"
         elif number in INTERRUPTING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import weakref
@@ -14,8 +15,11 @@ from headway.guard.endings.watchdog import run_hangs
 
 # The handler only stores the signal; the guard reads it between two steps, when a snapshot is
 # complete. A second signal, and the first one in a run that hangs, goes to the handler that was
-# installed before the guard's.
+# installed before the guard's. A forked child gets the earlier handlers back: it makes no steps, so
+# that SIGTERM (`Process.terminate()`, the end of a `multiprocessing.Pool`) would not end it.
 
+_listening: list[weakref.ref[PreemptionSignals]] = []
+"""All that were installed, in this order."""
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
 
 
@@ -46,6 +50,8 @@ class PreemptionSignals:
             self._before[number] = signal.getsignal(number)
             signal.signal(number, note)
         self._stop = weakref.finalize(self, _stop_listening, dict(self._before), note)
+        _listening[:] = [known for known in _listening if known() is not None]
+        _listening.append(weakref.ref(self))
 
     def close(self) -> None:
         """Install the earlier handlers again."""
@@ -64,6 +70,17 @@ class PreemptionSignals:
             if not run_hangs():  # otherwise the step never ends
                 return
         _call_earlier(self._before.get(number), number, frame)
+
+
+def _close_in_child() -> None:
+    for known in reversed(_listening):  # the last one holds the handlers of those before
+        listener = known()
+        if listener is not None:
+            listener.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
 
 
 def _call_earlier(handler: Any, number: int, frame: FrameType | None) -> None:

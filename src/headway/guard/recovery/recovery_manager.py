@@ -217,6 +217,15 @@ class RecoveryManager:
 
     def leave(self, number: int) -> None:
         """The process is about to end: write everything to disk."""
+        saved = self.save_on_signal(number)
+        self.interrupted(number, saved=saved)
+
+    def interrupted(self, number: int, *, saved: bool) -> None:
+        """The signal ends the run."""
+        self._recorder.interrupted(self._counter.current, number, saved=saved)
+
+    def save_on_signal(self, number: int) -> bool:
+        """Write a snapshot because this signal arrived; whether that was possible."""
         saved = (
             self.snapshotter.on_disk
             and self._may_save()
@@ -224,7 +233,7 @@ class RecoveryManager:
         )
         self.snapshotter.wait()
         self._recorder.event(self._counter.current, "preempted", {"signal": number, "saved": saved})
-        self._recorder.interrupted(self._counter.current, number, saved=bool(saved))
+        return bool(saved)
 
     def close(self, *, well: bool = True) -> None:
         if self.preemption is not None:

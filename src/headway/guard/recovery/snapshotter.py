@@ -11,6 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from headway.core.numbers import say_bytes
 from headway.guard.endings.host_memory import portable_memory
 from headway.guard.recovery.snapshot_store import (
@@ -263,11 +265,27 @@ class Snapshotter:
         if not self._room:
             return
         reuse = self._ring.popleft() if self._may_overwrite(step, self._room) else None
-        snapshot = take_snapshot(step, state, reuse, self._expected_nonfinite)
+        try:
+            snapshot = take_snapshot(step, state, reuse, self._expected_nonfinite)
+        except torch.OutOfMemoryError:
+            if not self._single_process:  # the ranks count on having the same snapshots
+                raise
+            self._without_device_memory(step, size, reuse)
+            return
         self._arriving = snapshot
         if to_disk:
             snapshot.rank = self._own()
             self._write(snapshot)
+
+    def _without_device_memory(self, step: int, size: int, reuse: Snapshot | None) -> None:
+        """The run needs the memory more than a snapshot does: the next one may fit."""
+        if reuse is not None:
+            self._ring.appendleft(reuse)
+        self._notices.once(
+            "snapshot-device-memory",
+            f"no snapshot was taken at step {step}: it needs {say_bytes(size)} of device memory "
+            "for a moment, and less is free. Roll-backs use an older snapshot, if there is one",
+        )
 
     def _may_overwrite(self, step: int, room: int) -> bool:
         # Never the only good one: a new one counts only when its copy has arrived and is verified.

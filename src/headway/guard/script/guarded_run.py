@@ -11,7 +11,6 @@ from typing import Any
 
 from headway.config import Settings
 from headway.core.records import Record
-from headway.errors import TrainingHalted
 from headway.guard.endings.failure import find_exit_status
 from headway.guard.endings.fatal_stack import write_crash_stack
 from headway.guard.guard_inputs import attach_notifier
@@ -213,7 +212,7 @@ def run_guarded(
             launch.interrupted()
         except SystemExit as left:
             ended = error = left if left.code not in (None, 0) else None
-        except (Exception, TrainingHalted) as raised:  # the script's, or our own halt
+        except BaseException as raised:  # the script's, or our own halt
             ended = error = raised
             if is_device_error(raised):  # now, while its frames hold what must not be destroyed
                 mark_device_lost()

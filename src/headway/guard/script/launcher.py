@@ -127,6 +127,7 @@ class ScriptLauncher(patching.TorchListener):
         self._early = EarlyBatches()
         self._stack = ExitStack()
         self.children_before = children_seconds()
+        self._pid = os.getpid()
 
     def __enter__(self) -> ScriptLauncher:
         for hook in (
@@ -219,7 +220,14 @@ class ScriptLauncher(patching.TorchListener):
 
     # Called by the torch patches.
 
+    @property
+    def _in_child(self) -> bool:
+        """Whether this is a forked child, where nothing is guarded or recorded."""
+        return os.getpid() != self._pid
+
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
+        if self._in_child:
+            return
         self._stop_without_step()
         self.backwards += 1
         due = self._new_optimizer and not self.replaying
@@ -240,7 +248,7 @@ class ScriptLauncher(patching.TorchListener):
     @property
     def _checks_passes(self) -> bool:
         """Whether no guard sees the backward passes."""
-        return self.guard is None and not (self.unwatched or self.steps)
+        return self.guard is None and not (self._in_child or self.unwatched or self.steps)
 
     def skips_update(self, gradients: Sequence[Tensor]) -> bool:
         """Whether an optimizer that is no torch optimizer must not apply these gradients.
@@ -312,11 +320,13 @@ class ScriptLauncher(patching.TorchListener):
         for item in known:
             if item is optimizer:
                 return
+        if self._in_child:
+            return
         if not count_running_steps(known):
             self._make_guard((), optimizer)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self.replaying:
+        if self.replaying or self._in_child:
             return
         if id(optimizer) not in self.steps:
             self._kept.append(optimizer)

@@ -26,6 +26,7 @@ _TEXTS = (
     "unspecified launch failure",
     "misaligned address",
 )
+_ADVICE = ("CUDA kernel errors might", "For debugging consider", "Compile with")
 _run_exit_handlers: Callable[[], None] = private_part(
     "atexit._run_exitfuncs",
     lambda: None,
@@ -42,8 +43,9 @@ def is_device_error(error: BaseException) -> bool:
     """Whether the CUDA context is unusable after this error."""
     if not isinstance(error, RuntimeError):
         return False
-    text = str(error)
-    return "CUDA" in text and any(part in text for part in _TEXTS)
+    # The advice below every CUDA error speaks of device-side assertions, too.
+    lines = (line for line in str(error).splitlines() if not line.startswith(_ADVICE))
+    return any("CUDA" in line and any(part in line for part in _TEXTS) for line in lines)
 
 
 def device_is_lost() -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -76,13 +77,29 @@ def failed_samples_noted() -> Iterator[None]:
         uninstall()
 
 
+def asked_index(frame: FrameType, indices: Sequence[Any]) -> Any:
+    """The index in a frame of `dataset[index]`, if it is one of these; None in other frames."""
+    code = frame.f_code
+    if code.co_name != "__getitem__" or code.co_argcount < 2:
+        return None
+    index = frame.f_locals.get(code.co_varnames[1])
+    return index if isinstance(index, int) and index in indices else None
+
+
 def _index_in_frames(error: BaseException) -> int | None:
     """The index that the fetcher was loading; None while it collates a batch."""
     trace, found = error.__traceback__, None
+    asked: Any = None
+    dataset: Any = None
     while trace is not None:
         frame, trace = trace.tb_frame, trace.tb_next
+        names = frame.f_locals
         if frame.f_code.co_filename.replace("\\", "/").endswith("torch/utils/data/_utils/fetch.py"):
-            found = frame.f_locals.get("idx")
+            found = names.get("idx")
+            asked = names.get("possibly_batched_index")
+            dataset = getattr(names.get("self"), "dataset", None)
+        elif found is None and isinstance(asked, (list, tuple)) and names.get("self") is dataset:
+            found = asked_index(frame, asked)
     return found if isinstance(found, int) else None
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, dataloader
 
-from headway.torch_adapters.loaders.batch_fetching import failed_samples_noted
+from headway.torch_adapters.loaders.batch_fetching import asked_index, failed_samples_noted
 
 ITERATORS = ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
 """The iterators whose order is known; those of a subclass may reorder or read ahead."""
@@ -234,6 +234,8 @@ def find_failed_load(error: BaseException) -> FailedLoad | None:
             batch = names.get("possibly_batched_index")
             if not indices and isinstance(batch, (list, tuple)):
                 indices = batch
+        elif index is None and owner is dataset:  # it loads the samples of a batch itself
+            index = asked_index(frame, indices)
     if not inside:
         return None
     mapped = hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset)
