@@ -17,7 +17,7 @@ class Symptom:
 
     title: str
     page: str
-    """Below `docs/`."""
+    """Below `docs/`; empty if the pages of the checks say it all."""
     words: str
     """Words and phrases with which people describe it, separated by commas."""
     codes: tuple[str, ...]
@@ -47,7 +47,8 @@ SYMPTOMS = (
     Symptom(
         "Validation is much worse than training",
         "recipes/validation-worse.md",
-        "validation, val loss, validation worse, overfit, overfitting, generalise, generalize, "
+        "validation, val loss, validation worse, validation loss increases, validation loss goes "
+        "up, val loss increases, val loss goes up, overfit, overfitting, generalise, generalize, "
         "test accuracy, eval, evaluation",
         ("HD903", "HD117", "HD507", "HD508", "HD512", "HD902"),
     ),
@@ -67,7 +68,7 @@ SYMPTOMS = (
         "My job was killed",
         "recipes/killed.md",
         "killed, job killed, job was killed, sigkill, exit code 137, 137, oom killer, preempted, "
-        "vanished, process died",
+        "vanished, process died, segmentation fault, segfault, core dumped, exit code",
         ("HD913", "HD809", "HD801", "HD915"),
     ),
     Symptom(
@@ -105,6 +106,59 @@ SYMPTOMS = (
         ("HD103", "HD104", "HD207", "HD202", "HD403", "HD115"),
     ),
     Symptom(
+        "The loss swings",
+        "recipes/spike.md",
+        "oscillate, oscillation, loss oscillates, swing, fluctuate, zigzag, unstable, noisy loss",
+        ("HD115", "HD403", "HD103"),
+    ),
+    Symptom(
+        "The loss is 0",
+        "recipes/nan.md",
+        "loss is 0, loss 0, loss is zero, loss zero, zero loss, loss becomes 0, loss drops to 0",
+        ("HD102", "HD112", "HD106", "HD117"),
+    ),
+    Symptom(
+        "Gradients explode, vanish or are zero",
+        "",
+        "exploding gradients, gradient explosion, gradients explode, vanishing gradients, "
+        "gradients vanish, zero gradients, gradients are zero, gradient is zero, no gradient, "
+        "grad is none",
+        ("HD202", "HD203", "HD205", "HD204", "HD207"),
+    ),
+    Symptom(
+        "The learning rate",
+        "",
+        "learning rate, lr, warmup, warm up, scheduler, schedule",
+        ("HD403", "HD404", "HD405", "HD406", "HD417"),
+    ),
+    Symptom(
+        "Weights do not change",
+        "",
+        "weights do not change, weights not updating, parameters not updating, parameters do not "
+        "change, model does not update, frozen",
+        ("HD306", "HD401", "HD204", "HD310", "HD404"),
+    ),
+    Symptom(
+        "Training is slow",
+        "",
+        "slow, slower, training is slow, slows down, data loader slow, gpu utilization, "
+        "throughput, step time, bottleneck, speed",
+        ("HD805", "HD804", "HD806", "HD807"),
+    ),
+    Symptom(
+        "Tensors on two devices",
+        "",
+        "same device, two devices, different devices, all tensors to be on, wrong device",
+        ("HD901", "HD904"),
+    ),
+    Symptom(
+        "backward() raises an error",
+        "",
+        "second time, retain graph, inplace, in-place, inplace operation, does not require grad, "
+        "element 0 of tensors, grad_fn",
+        ("HD907", "HD803", "HD108", "HD905"),
+    ),
+    Symptom(
         "fp16 and bf16",
         "recipes/fp16.md",
         "fp16, bf16, half precision, mixed precision, amp, autocast, loss scale, grad scaler, "
@@ -131,12 +185,19 @@ SYMPTOMS = (
     ),
 )
 _WORD = re.compile(r"[a-z0-9]+")
-_COMMON = frozenset(
-    ("a", "an", "the", "my", "is", "it", "its", "of", "in", "on", "to", "does", "do", "not")
-)
+_COMMON = frozenset((
+    "a", "an", "the", "my", "is", "are", "it", "its", "of", "in", "on", "to", "does", "do", "not",
+    "after", "with", "when", "while", "few", "steps", "step", "training", "train", "model", "run",
+    "runs", "keeps", "get", "gets", "every", "each", "error", "problem", "bad", "too", "much",
+))  # fmt: skip
+_ENDINGS = ("ing", "ion", "ed", "es", "s", "e")
+_STEM = 4
+"""Letters that must be left of a word without its ending."""
 SHORTEST = 3
 """Letters of a word that is searched for."""
 MAX_MATCHES = 8
+FITS = 2
+"""Score from which a page is named: a word of its title, or all words of a phrase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +215,13 @@ def search_symptom(query: str) -> SymptomMatch | None:
         return None
     scored = [(_phrase_score(query, words, item), item) for item in SYMPTOMS]
     best, symptom = max(scored, key=lambda pair: pair[0])
-    codes = list(symptom.codes) if best > 0 else []
+    fits = best >= FITS
+    named = [
+        check.code
+        for check in registry.all_checks()
+        if set(_content_words(check.name)) == set(words)
+    ]
+    codes = [*named, *(symptom.codes if fits else ())]
     scores = {check.code: _check_score(words, check) for check in registry.all_checks()}
     # A check must have every word of the query, unless a page was found.
     least = 2.0 * len(words)
@@ -163,26 +230,38 @@ def search_symptom(query: str) -> SymptomMatch | None:
     checks = tuple(check for check in found if check is not None)[:MAX_MATCHES]
     if not checks:
         return None
-    return SymptomMatch(symptom if best > 0 else None, checks)
+    return SymptomMatch(symptom if fits else None, checks)
+
+
+def _words(text: str) -> list[str]:
+    """The words without their endings: `decreases` and `decreasing` are one."""
+    return [_stem(word) for word in _WORD.findall(text.lower())]
+
+
+def _stem(word: str) -> str:
+    for ending in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= _STEM:
+            return word.removesuffix(ending)
+    return word
 
 
 def _content_words(text: str) -> list[str]:
     found = [word for word in _WORD.findall(text.lower()) if word not in _COMMON]
-    return found or _WORD.findall(text.lower())
+    return [_stem(word) for word in found] or _words(text)
 
 
 def _phrase_score(query: str, words: Sequence[str], symptom: Symptom) -> float:
     """How well a query fits: a whole phrase counts most, then words of the title and phrases."""
-    asked = " ".join(_WORD.findall(query.lower()))
+    asked = " ".join(_words(query))
     score = 0.0
     for phrase in symptom.words.split(","):
-        known = " ".join(_WORD.findall(phrase))
+        known = " ".join(_words(phrase))
         if known == asked:
             score += 20
         elif f" {known} " in f" {asked} ":
             score += 4 * len(known.split())
         else:
-            own = set(_content_words(known))
+            own = set(_content_words(phrase))
             shared = own & set(words)
             if shared and own <= set(words):
                 score += 3
@@ -193,9 +272,8 @@ def _phrase_score(query: str, words: Sequence[str], symptom: Symptom) -> float:
 
 
 def _check_score(words: Sequence[str], check: type[Check]) -> float:
-    name = set(_WORD.findall(check.name))
-    summary = set(_WORD.findall(check.summary.lower()))
-    text = set(_WORD.findall((inspect.getdoc(check) or "").lower()))
+    name, summary = set(_words(check.name)), set(_words(check.summary))
+    text = set(_words(inspect.getdoc(check) or ""))
     return sum(
         5.0 if word in name else 3.0 if word in summary else 2.0 if word in text else 0.0
         for word in words
