@@ -25,6 +25,8 @@ class PickleStream:
     """Whether torch wrote it; otherwise it is a plain pickle."""
     missing: int = 0
     """Missing bytes at the end."""
+    end: int | None = None
+    """Where its last storage ends; None if that is not known."""
 
 
 def storage_of(pid: Any, known: dict[str, StorageRef], byteorder: str = "little") -> Any:
@@ -151,3 +153,4 @@ def _place(
             ref.at = at
         at += length
     stream.missing = max(at - end, 0)
+    stream.end = at
