@@ -290,4 +290,7 @@ TENSORS: dict[str, tuple[str, str, Made]] = {
     }.items()
 }
 
+# The format forbids a name that is given twice; the library reads the second one.
+TENSORS["a name twice"] = ("x.safetensors", SPOKEN, TENSORS["a name twice"][2])
+
 ARCHIVES: dict[str, tuple[str, str, Made]] = {**ZIPS, **STREAMS, **TENSORS}

@@ -360,6 +360,8 @@ def worth_reading(opened: OpenedPickle) -> bool:
         return True
     if any(judge_pickle(opened.loaded)) or opened.loaded.not_judged or opened.others:
         return True
+    if opened.loaded.damage is not None and opened.path.suffix.lower() in (".pt", ".pth"):
+        return True
     asked = {wanted.module.partition(".")[0] for wanted in opened.loaded.requested}
     if not asked & {"torch", "numpy"}:
         return False
