@@ -24,7 +24,7 @@ from headway.report import Report
 SLOW = re.compile("00 |bomb|members that overlap")
 FRAMEWORKS = re.compile("Lightning|accelerate|transformers|adapter|TorchScript|exported")
 NOT_READ = {"an exported program", "arrays of joblib", "joblib"}
-"""Ordinary files of formats that are not read, which the answer says."""
+"""Ordinary files that are no checkpoints; the answer says so."""
 
 
 def cases(names: Iterable[str], pattern: re.Pattern[str]) -> list[Any]:
