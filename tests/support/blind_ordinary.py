@@ -242,11 +242,14 @@ def deepspeed(folder: Path) -> None:
     )
 
 
+def joblib_file(folder: Path) -> None:
+    (folder / "x.joblib").write_bytes(joblib(b""))
+
+
 def plain(folder: Path) -> None:
     weights = {"w": np.ones((2, 3), np.float32), "b": [1.0, 2.0], "step": np.int64(3)}
     for protocol in range(6):
         (folder / f"p{protocol}.pkl").write_bytes(pickle.dumps(weights, protocol))
-    (folder / "x.joblib").write_bytes(joblib(b""))
 
 
 def empty(folder: Path) -> None:
@@ -279,6 +282,7 @@ ORDINARY: dict[str, Callable[[Path], None]] = {
     "averages": averaged,
     "DeepSpeed": deepspeed,
     "pickles of every protocol": plain,
+    "arrays of joblib": joblib_file,
     "small tensors": empty,
 }
 

@@ -99,7 +99,8 @@ def joblib(value: bytes) -> bytes:
     wrapper = b"\x80\x02}X\x01\x00\x00\x00acjoblib.numpy_pickle\nNumpyArrayWrapper\n)\x81}("
     wrapper += b"X\x08\x00\x00\x00subclasscnumpy\nndarray\nX\x05\x00\x00\x00shapeK\x02\x85"
     wrapper += b"X\x05\x00\x00\x00orderX\x01\x00\x00\x00CX\x05\x00\x00\x00dtypecnumpy\ndtype\n"
-    wrapper += b"X\x02\x00\x00\x00f4\x89\x88\x87RX\x0a\x00\x00\x00allow_mmap\x88ub"
+    wrapper += b"X\x02\x00\x00\x00f4\x89\x88\x87RX\x0a\x00\x00\x00allow_mmap\x88"
+    wrapper += b"X\x1b\x00\x00\x00numpy_array_alignment_bytesK\x10ub"
     return wrapper + b"\x01\xff" + np.ones(2, np.float32).tobytes() + b"s" + value + b"."
 
 
@@ -289,5 +290,8 @@ TENSORS: dict[str, tuple[str, str, Made]] = {
         ),
     }.items()
 }
+
+# The format forbids a name that is given twice; the library reads the second one.
+TENSORS["a name twice"] = ("x.safetensors", SPOKEN, TENSORS["a name twice"][2])
 
 ARCHIVES: dict[str, tuple[str, str, Made]] = {**ZIPS, **STREAMS, **TENSORS}

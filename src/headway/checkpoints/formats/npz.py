@@ -46,7 +46,7 @@ def checkpoint(path: Path) -> Checkpoint:
                 f"{path} was not judged: {len(entries)} arrays (limit {MAX_ENTRIES})"
             )
         notes = {e.name: e for e in entries if not _is_array(file, e)}
-        others = list(nested_pickles.find_other_pickles(file, notes, ()))
+        others = list(nested_pickles.find_other_pickles(file, notes, (), (0, size)))
         if others:
             places = tensor_bytes.StoragePlaces(path)
             opened = torch_file.OpenedPickle(path, "npz", Loaded(None, 0), places, others=others)
