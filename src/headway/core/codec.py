@@ -110,7 +110,7 @@ def step_line(record: StepRecord) -> str | None:
     if record.columns or record.held:
         return None
     numbers = tuple(record.values.values())
-    if set(map(type, numbers)) != _FLOATS or not all(map(isfinite, numbers)):
+    if not (_FLOATS.issuperset(map(type, numbers)) and all(map(isfinite, numbers))):
         return None
     names = tuple(record.values)
     form = _forms.get(names)
@@ -122,7 +122,7 @@ def step_line(record: StepRecord) -> str | None:
     return f'{{{place},"v":{{{form % numbers}}}}}'
 
 
-_FLOATS = {float}
+_FLOATS = frozenset({float})
 
 
 def _column_to_json(column: Column) -> Any:

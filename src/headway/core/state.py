@@ -24,6 +24,7 @@ class Restorable(Protocol):
 
 
 _CLASSES: dict[str, type[Restorable]] = {}
+_FLOATS = frozenset({float})
 M = TypeVar("M", bound=type[Restorable])
 
 
@@ -42,7 +43,7 @@ def encode(value: Any) -> Any:
         return number if isinstance(number, float) else {"$number": number}
     # Exactly these types: a defaultdict would be restored as a dict, and fail only after a resume.
     if type(value) is list:
-        if set(map(type, value)) == {float} and all(map(isfinite, value)):
+        if _FLOATS.issuperset(map(type, value)) and all(map(isfinite, value)):
             return value.copy()  # as in every window
         return [encode(item) for item in value]
     if type(value) is tuple:
