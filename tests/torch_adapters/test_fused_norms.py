@@ -26,9 +26,10 @@ on_gpu = [
 
 
 def make_gradients(kind: torch.dtype, device: str) -> list[Tensor]:
-    """Aligned and not, the last three with NaN, infinity and the largest number."""
+    """Small ones, aligned and not, the last three with NaN, infinity and the largest number."""
     torch.manual_seed(0)
-    found = [torch.randn(size, device=device).to(kind) for size in SIZES]
+    found = [torch.randn(5, device=device).to(kind) for _ in range(FEWEST)]
+    found += [torch.randn(size, device=device).to(kind) for size in SIZES]
     found += [torch.randn(size + 1, device=device).to(kind)[1:] for size in SIZES]
     for value in (float("nan"), float("inf"), torch.finfo(kind).max):
         found.append(torch.randn(100, device=device).to(kind))

@@ -68,13 +68,14 @@ def squares_of_chunks(
     number = tl.program_id(0)
     owner = tl.load(owners + number)
     start = tl.load(starts + number)
-    left = tl.minimum(tl.load(sizes + owner) - start, CHUNK).to(tl.int32)
+    remaining = tl.load(sizes + owner) - start
+    left = tl.minimum(remaining, CHUNK).to(tl.int32)
     address = tl.load(pointers + owner)
     BLOCK: tl.constexpr = 4 * THREADS
     at = tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float32)
     most = tl.zeros([BLOCK], tl.float32)
-    whole = (left % 4 == 0) & (address % (4 * WIDTH) == 0)
+    whole = (remaining % 4 == 0) & (address % (4 * WIDTH) == 0)
     if whole & (left == CHUNK):
         source = (address + start * WIDTH).to(tl.pointer_type(KIND))
         source = tl.multiple_of(source, 4 * WIDTH)
