@@ -295,6 +295,7 @@ const looks = {
     equal(bad.slice(0, 2), ["83", "NaN"]);
   },
   async sample_shown(page) {
+    check((await page.textContent("#incident-0")).includes("A constant in the code is NaN"), "the first sentence");
     const said = await page.textContent("#incidents .sample");
     for (const words of ["Sample 37 (row 5 of the batch)", "word37 word5 word7", "4 tokens, decoded", "36 not finite, in magenta", "<img src=x onerror="]) check(said.includes(words), `${words} is not in ${said}`);
     const [width, height, colour] = await page.$eval("#incidents .sample img", (shown) => {
