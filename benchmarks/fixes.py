@@ -37,9 +37,9 @@ import torch
 from support.corpus_runs import CORPUS, run_forked
 
 import headway.preflight.runner  # noqa: F401  imported here, once, and not in every fork
+from headway.fix.fix_session import FixSession
 from headway.fix.fresh_run import RunResult, read_losses, write_overlay
 from headway.fix.project import Project, WrittenFiles
-from headway.fix.session import FixSession
 
 SCRIPTS = CORPUS / "fixes"
 

@@ -4,6 +4,7 @@
     python benchmarks/loop_shapes.py --set q     # the second set: its names begin with q
     python benchmarks/loop_shapes.py --set r     # the third set
     python benchmarks/loop_shapes.py --set s     # the fourth set
+    python benchmarks/loop_shapes.py --set t     # the fifth set
 
 The scripts of corpus/origins: loops of many shapes, from a list comprehension to Lightning and
 two ranks, each with one bad number. The line where it originates carries the mark `# <- origin`,
@@ -220,7 +221,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="part of a script's name")
     parser.add_argument(
-        "--set", default="", choices=["", "o", "q", "r", "s"], help="how the names begin"
+        "--set", default="", choices=["", "o", "q", "r", "s", "t"], help="how the names begin"
     )
     parser.add_argument("--command", choices=["check", "run", "fix", "healthy"])
     parser.add_argument("--json", type=Path)

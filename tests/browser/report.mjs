@@ -81,7 +81,11 @@ const looks = {
     await page.mouse.down();
     await page.mouse.move(box.x + box.width * 0.6, box.y + 40, { steps: 4 });
     await page.mouse.up();
-    check((await shown(page)).startsWith("The charts show steps"), "dragging does not zoom");
+    const [, from, to] = (await shown(page)).match(/^The charts show steps (\d+) to (\d+)\.$/).map(Number);
+    // The run has 120 steps: two fifths to three fifths of them, once, although all charts take part.
+    check(Math.abs(from - 48) <= 1 && Math.abs(to - 72) <= 1, `dragged from 48 to 72, shown are ${from} to ${to}`);
+    await page.mouse.dblclick(box.x + box.width / 2, box.y + 40);
+    equal(await shown(page), "The charts show the whole run.");
   },
   async log_scale(page) {
     const button = page.locator("figure:has([data-panel=gradients]) button.log");
@@ -243,7 +247,55 @@ const looks = {
     const said = await page.getAttribute("[data-panel=gpu]", "aria-valuetext");
     check(said.includes("mean of 16 87.19 % (45 % to 90 %)"), said);
   },
+  async curves_hidden(page) {
+    const panel = "figure:has([data-panel=gradients])", name = page.locator(panel + " button.name").nth(1);
+    const label = await name.textContent(), ticks = () => inks(page, "[data-panel=gradients] canvas");
+    const before = await ticks();
+    await name.focus();
+    await page.keyboard.press("Enter");
+    equal(await name.getAttribute("aria-pressed"), "false");
+    check(JSON.stringify(await ticks()) !== JSON.stringify(before), "the curve is still drawn");
+    await page.focus("[data-panel=gradients]");
+    await page.keyboard.press("ArrowRight");
+    check(!(await page.getAttribute("[data-panel=gradients]", "aria-valuetext")).includes(label), "a hidden curve is read out");
+    check(page.url().includes("hide=gradients"), page.url());
+    const there = page.url();
+    await page.goto("about:blank");
+    await page.goto(there);
+    equal(await page.locator(panel + " button.name").nth(1).getAttribute("aria-pressed"), "false", "after a reload:");
+    await page.locator(panel + " button.name").nth(1).click();
+    check(!page.url().includes("hide="), page.url());
+    equal(await page.$$eval("figure:has([data-panel=rate]) button.name", (found) => found.length), 0, "a single curve:");
+  },
+  async enlarged(page) {
+    const size = () => page.$eval("[data-panel=gradients]", (holder) => [holder.clientWidth, holder.clientHeight]);
+    const [width, height] = await size();
+    await page.focus("figure:has([data-panel=gradients]) .save summary");
+    await page.keyboard.press("Enter");
+    await page.keyboard.press("Tab");
+    await page.keyboard.press("Enter");
+    const [wide, high] = await size();
+    check(wide > width * 1.5 && high > height * 1.5, `${width} × ${height} is now ${wide} × ${high}`);
+    equal(await page.evaluate(() => document.activeElement.tagName), "SUMMARY");
+    check(page.url().includes("wide=gradients"), page.url());
+    await page.click("figure:has([data-panel=gradients]) .save summary");
+    await page.keyboard.press("Escape");
+    equal(await page.$$eval("details.save[open]", (found) => found.length), 0, "open menus:");
+    await page.click("figure:has([data-panel=gradients]) .save summary");
+    await page.click('figure:has([data-panel=gradients]) .save button:has-text("Reduce")');
+    equal(await size(), [width, height]);
+  },
+  async incident_alone(page) {
+    await page.locator("#causes a", { hasText: "Show the incident" }).first().click();
+    check(page.url().endsWith("#incident-0"), page.url());
+    const said = await page.textContent("#incident-0");
+    for (const words of ["NaN in sample 1043", "The guard skipped the update; the loss was", "Tested on this step and cured", "cured", "did not help", "Before and after"]) check(said.includes(words), `${words} is not in ${said}`);
+    equal((await page.$$("#incident-0 .sentence")).length, 3, "sentences:");
+    const bad = await page.$$eval("#incident-0 tr.marked td", (cells) => cells.map((cell) => cell.textContent));
+    equal(bad.slice(0, 2), ["83", "NaN"]);
+  },
   async sample_shown(page) {
+    check((await page.textContent("#incident-0")).includes("A constant in the code is NaN"), "the first sentence");
     const said = await page.textContent("#incidents .sample");
     for (const words of ["Sample 37 (row 5 of the batch)", "word37 word5 word7", "4 tokens, decoded", "36 not finite, in magenta", "<img src=x onerror="]) check(said.includes(words), `${words} is not in ${said}`);
     const [width, height, colour] = await page.$eval("#incidents .sample img", (shown) => {
@@ -257,7 +309,7 @@ const looks = {
     equal(await page.evaluate(() => window.pwned), undefined);
   },
   async layers_switched(page) {
-    equal(await page.textContent("#changes"), "Before step 700, blocks.2.fc.weight (Linear) changed first: from step 628 on its gradient norm rose, by a factor of 158 in the end.");
+    equal(await page.textContent("#changes"), "Before step 700, blocks.2.fc.weight (Linear) changed first: its gradient norm rose from step 628 on, by a factor of 158 in the end.");
     const choice = page.getByRole("group", { name: "What the picture shows" });
     equal(await choice.getByRole("button").allTextContents(), ["Gradient norm", "Update ÷ weight", "Weight norm", "Non-finite share"]);
     const read = () => page.textContent("#layers .readout");
@@ -334,8 +386,8 @@ const looks = {
   async inert(page) {
     equal(await page.evaluate(() => window.pwned), undefined);
     equal(await page.$$eval("main img, main iframe, main script, main svg, main object", (found) => found.length), 0);
-    equal(await page.$$eval("script", (found) => found.length), 6);
-    equal(await page.$$eval("a", (found) => found.map((item) => item.getAttribute("href"))), ["#timeline"]);
+    equal(await page.$$eval("script", (found) => found.length), 7);
+    equal(await page.$$eval("a", (found) => found.map((item) => item.getAttribute("href"))), ["#timeline", "#incident-0"]);
     const words = await page.evaluate(() => document.body.innerText);
     check(!/[\u0000-\u0008\u001b\u202a-\u202e\u2066-\u2069]/.test(words), "control characters are on the page");
     check(words.includes("<script>"), "the name with markup in it is shown as it is");

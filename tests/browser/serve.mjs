@@ -126,7 +126,7 @@ const looks = {
     await page.locator(".cause a.to-incident").first().click();
     equal(await page.evaluate(() => document.activeElement.id), "incident-0");
     const said = await page.textContent("#incident-0");
-    for (const words of ["losses.py:178", "kl = p * (p.log() - logq)", "1043", "cured", "not cured"]) check(said.includes(words), `${words} is not in the incident`);
+    for (const words of ["losses.py:178", "kl = p * (p.log() - logq)", "1043", "cured", "did not help"]) check(said.includes(words), `${words} is not in the incident`);
     check(page.url().endsWith("#incident-0"), "the incident has no address");
     await page.locator(".cause button.jump").first().click();
     check((await page.getAttribute("[data-panel=loss]", "aria-valuetext")).startsWith("step 83: loss NaN"), "a step does not lead to the chart");
@@ -152,6 +152,41 @@ const looks = {
     await page.locator("#incident-0 li.cured button.copy").click();
     await page.waitForFunction(() => document.getElementById("status").textContent === "Copied.");
     equal(await page.evaluate(() => navigator.clipboard.readText()), "At losses.py:178 clamp `p`");
+    return page;
+  },
+  async incident_copied() {
+    const page = await toRun("trained");
+    await page.waitForSelector("#incident-0 pre.context .line.bad");
+    await page.locator("#incident-0").getByRole("button", { name: "copy as Markdown" }).click();
+    await page.waitForFunction(() => document.getElementById("status").textContent === "Copied.");
+    const text = await page.evaluate(() => navigator.clipboard.readText());
+    check(/^### NaN in .*\(step 30\)\n\n/.test(text), text);
+    for (const words of ["The guard skipped the update; the loss was", "```\n", "\n> ", "| tensor | shape |", "| 30 | NaN | NaN |"]) check(text.includes(words), `${words} is not in ${text}`);
+    equal((await page.$$("#incident-0 .sentence")).length, 3, "sentences:");
+    return page;
+  },
+  async settings_as_columns() {
+    const page = await open(origin + "/");
+    await row(page, "seed-2").waitFor();
+    await page.focus("#choose-columns summary");
+    await page.keyboard.press("Enter");
+    await page.getByLabel("lr", { exact: true }).focus();
+    await page.keyboard.press("Space");
+    await row(page, "seed-2").locator('.setting:has-text("0.01")').waitFor();
+    equal(await sound(page), []);
+    await page.keyboard.press("Escape");
+    equal(await page.$$eval("details.save[open]", (found) => found.length), 0, "open menus:");
+    await page.fill("#find", "seed-");
+    for (let times = 0; times < 2; times += 1) await page.click('[data-sort="set:lr"]');
+    const names = () => page.$$eval("#rows th a", (found) => found.map((item) => item.textContent));
+    equal((await names())[0], "seed-2", "the highest rate first:");
+    // The address shows the same to others.
+    const there = page.url();
+    await page.goto("about:blank");
+    await page.goto(there);
+    await row(page, "seed-2").locator('.setting:has-text("0.01")').waitFor();
+    equal([(await names())[0], (await names()).length], ["seed-2", 3]);
+    equal(await page.getAttribute("th.setting", "aria-sort"), "descending");
     return page;
   },
   async findings_filtered() {
@@ -264,9 +299,7 @@ const looks = {
     for (const words of ["word37 word5 word7", "4 tokens, decoded", "36 not finite, in magenta", "<img src=x onerror="]) check(said.includes(words), `${words} is not in ${said}`);
     equal(await page.evaluate(() => window.pwned), undefined);
     equal(await page.$$eval("#incident-0 img", (found) => found.length), 1, "pictures:");
-    await page.locator("#incident-0 summary", { hasText: "Before and after" }).focus();
-    await page.keyboard.press("Enter");
-    check((await page.textContent("#incident-0 details[open]")).includes("NaN"), "the bad step is not in its surroundings");
+    check((await page.textContent("#incident-0 tr.marked")).includes("NaN"), "the bad step is not in its surroundings");
     equal(await sound(page), []);
     return page;
   },

@@ -15,6 +15,7 @@ import safetensors
 import torch
 from click.testing import CliRunner
 from support import pickle_traps as traps
+from support.blind_streams import joblib
 
 from headway.checkpoints.inert_pickle import load
 from headway.checkpoints.pickle_verdict import judge_pickle
@@ -152,6 +153,22 @@ def test_a_whole_model_of_transformers_is_ordinary(tmp_path: Path) -> None:
     report = scan(tmp_path / "bert.pt")
     assert report.sources[0]["verdict"] == "clean"
     assert not report.findings
+
+
+def test_arrays_of_joblib_are_skipped_and_read(tmp_path: Path) -> None:
+    """`joblib.load` skips the bytes of an array, `pickle.load` reads them as opcodes."""
+    whole, trap = joblib(b""), joblib(b"X\x01\x00\x00\x00b" + traps.EVIL[2:-1] + b"s")
+    loaded = load(whole)
+    assert (loaded.damage, loaded.end, any(judge_pickle(loaded))) == (None, len(whole), False)
+    dangerous, _ = judge_pickle(load(trap))
+    assert list(dangerous) == ["os.system"]
+    padding = b"N" + b"cos\nsystem\n".ljust(ord("N"), b"N")  # 78 bytes, and valid opcodes
+    assert "os.system" in judge_pickle(load(whole.replace(b"\x01\xff", padding)))[0]
+    torch.save({"w": torch.ones(2)}, tmp_path / "good.pt")
+    (tmp_path / "scaler.joblib").write_bytes(whole)
+    assert scanned(tmp_path)[0] == 0
+    (tmp_path / "scaler.joblib").write_bytes(trap)
+    assert scanned(tmp_path)[0] == 1
 
 
 # Folders.

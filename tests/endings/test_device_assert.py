@@ -14,7 +14,7 @@ from torch import Tensor
 from headway.guard.endings.device_assert import HostInputs, run_on_host
 from headway.torch_adapters.device_failure.host_only import FailingOp, cuda_on_host
 from headway.torch_adapters.device_failure.lost_device import is_device_error
-from headway.torch_adapters.nonfinite_scan import is_on_host
+from headway.torch_adapters.tensor_values import is_on_host
 
 SCRIPT = """\
 import sys

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from headway.explain.batch_samples import add_common, blame_batch, find_common
 from headway.explain.counterfactual import worth_bisecting
 from headway.explain.explanation import Explanation, Spike, add_sentences
 from headway.explain.failing_step import FailingStep
 from headway.explain.remedies.drop_samples import DropSamples
-from headway.explain.remedies.sample_traits import add_common, blame_batch, find_common
 
 
 def step_with(batch: Any) -> FailingStep:

@@ -175,7 +175,7 @@ def test_hd802_is_not_run_on_the_cpu_and_says_so(tmp_path: Path) -> None:
 def test_hd802_losses_kept_with_their_graphs_on_the_device(*, leaks: bool) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 16000), nn.ReLU(), nn.Linear(16000, 1)).cuda()
-    optimizer = SGD(model.parameters(), lr=1e-3, fused=True)
+    optimizer = SGD(model.parameters(), lr=1e-4, fused=True)
     kept: list[Tensor] = []
     with Guard(model, optimizer) as guard:
         for x, y in guard(batches(420)):

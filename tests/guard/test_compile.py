@@ -279,3 +279,29 @@ def test_a_step_that_is_recorded_into_a_graph_is_left_alone(
                 assert_same(before, state_of(model, optimizer))
         assert (guard.step, [action.step for action in guard.actions]) == (6, [4])
     assert caplog.text.count("recorded into a CUDA graph") == 1
+
+
+@pytest.mark.slow
+def test_a_compiled_optimizer_step_goes_on_after_a_bad_step_without_a_line() -> None:
+    """Steps are traced after one that was not explained, but not from within a compiled call."""
+    outcomes = []
+    for guarded in (True, False):
+        torch._dynamo.reset()
+        model = make_net()
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        step: Any = torch.compile(optimizer.step, backend="eager")
+        guard = Guard(model, optimizer) if guarded else None
+        for number, batch in enumerate(batches(13)):  # drawn by hand: no step is run again
+            bad = number == 8
+            if bad and not guarded:
+                continue
+            (squared_error(model, batch) * (float("nan") if bad else 1.0)).backward()
+            step()
+            optimizer.zero_grad()
+        if guard is not None:
+            guard.close()
+            assert [action.step for action in guard.actions] == [8]
+            assert "HD001" not in {finding.code for finding in guard.findings}
+        assert not torch._C._dispatch_tls_is_dispatch_key_included("Python")
+        outcomes.append(state_of(model, optimizer))
+    assert_same(*outcomes)

@@ -165,6 +165,7 @@ def test_numbers_arrive_two_steps_late_and_all_of_them(tmp_path: Any) -> None:
     assert "device_allocated_bytes" in records[0]["v"]
 
 
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match:UserWarning")
 def test_a_step_that_is_recorded_into_a_cuda_graph(caplog: pytest.LogCaptureFixture) -> None:
     """Replays are not guarded, which is said once; the run stays bit-identical, and a step outside
     the graph is guarded."""
@@ -205,6 +206,7 @@ def test_a_step_that_is_recorded_into_a_cuda_graph(caplog: pytest.LogCaptureFixt
     assert caplog.text.count("recorded into a CUDA graph") == 1
 
 
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning")
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_a_compiled_optimizer_step(mode: str) -> None:
     """`reduce-overhead` records CUDA graphs inside of compiled code."""

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from headway import Guard
 from headway.guard.measure.step_measure import HostReadings
 from headway.guard.memory.retained_graphs import GraphRetention
-from headway.torch_adapters.nonfinite_scan import token_count
+from headway.torch_adapters.tensor_values import token_count
 
 
 class Stream(IterableDataset[tuple[Tensor, Tensor]]):

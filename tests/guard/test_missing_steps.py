@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import headway
-from headway.guard.missing_steps import MAX_PASSES
+from headway.guard.step_hooks import MAX_PASSES
 from headway.torch_adapters import patching
 
 

@@ -16,7 +16,7 @@ from support.trainings import assert_same, make_net
 
 import headway
 from headway.core.findings import Finding
-from headway.guard import recorder as tracking
+from headway.guard.guard_inputs import attach_trackers
 from headway.integrations import deepspeed
 from headway.output.trackers import tracker_group
 from headway.output.trackers.base import MetricsRow
@@ -143,7 +143,7 @@ def test_of_ranks_that_write_one_run_the_first_shows_it(rank: int, shown: int) -
             self.finding_listeners: list[Any] = []
 
     recorder = Recorder()
-    trackers = tracking.attach_trackers([Keeps()], recorder, Ranks(), _Silent())  # type: ignore[arg-type]
+    trackers = attach_trackers([Keeps()], recorder, Ranks(), _Silent())  # type: ignore[arg-type]
     assert len(recorder.listeners) == len(recorder.finding_listeners) == shown
     trackers.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,25 @@ def verdict_of(tmp_path: Path, lines: list[str]) -> tuple[str, list[str]]:
         (["  traceback : Signal 6 (SIGABRT) received by PID 81"], "failed", ["HD913"]),
         (["  traceback : Signal 15 (SIGTERM) received by PID 81"], "healthy", []),
         (["Terminating workers.", "exitcode  : 0 (pid: 81)"], "healthy", []),
+        (["['/usr/bin/python', 'train.py'] exits with return code = -9"], "failed", ["HD913"]),
+        (["command terminated with exit code 137"], "failed", ["HD913"]),
+        (["make: *** [Makefile:12: train] Error 2"], "failed", ["HD911"]),
+        (["srun: error: n14: task 3: Killed"], "failed", ["HD913"]),
+        (["zsh: illegal hardware instruction (core dumped)", "Aborted"], "failed", ["HD913"]),
+        (["Memory cgroup out of memory: Killed process 9 (python3)"], "failed", ["HD809"]),
+        (["=>> PBS: job killed: walltime 90 exceeded limit 60"], "interrupted", ["HD915"]),
+        (["TERM_MEMLIMIT: job killed after reaching LSF memory limit."], "failed", ["HD809"]),
+        (["Detected KeyboardInterrupt, attempting shutdown ..."], "interrupted", ["HD915"]),
+        (["Process finished with exit code -1073741819 (0xC0000005)"], "failed", ["HD911"]),
+        (
+            ["ValueError: too many classes", "srun: error: n1: task 1: Terminated"],
+            "failed",
+            ["HD911"],
+        ),
+        (["jaxlib.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory"], "failed", ["HD808"]),
+        (["Process finished with exit code 0"], "healthy", []),
+        (["ValError: 0.31", "exit status: see report"], "healthy", []),
+        (["ConnectionError: retrying in 5 s"], "healthy", []),
         (IGNORED, "healthy", []),
         ([*IGNORED, *CRASH], "failed", ["HD911"]),
     ],
@@ -104,6 +124,22 @@ def test_packed_logs_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "metrics.csv.gz").write_bytes(gzip.compress(rows.encode(), mtime=0))
     assert len(headway.diagnose(tmp_path).runs) == 2
+
+
+TEXTS = {
+    "a.jsonl": [json.dumps({"step": step, "loss": 3 - step / 50}) for step in range(60)],
+    "b.csv": ["step,loss", *(f"{step},{3 - step / 50}" for step in range(60))],
+    "c.json": [json.dumps({"levelname": "INFO", "message": row}) for row in ROWS],
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_lines_after_the_last_row_of_a_file_of_rows(tmp_path: Path, name: str) -> None:
+    end = json.dumps({"level": "error", "exception": "\n".join(CRASH)})
+    for last, verdict in (([], "healthy"), (["Killed"], "failed"), ([end], "failed")):
+        (tmp_path / name).write_text("\n".join([*TEXTS[name], *last]) + "\n", encoding="utf-8")
+        report = headway.diagnose(tmp_path / name)
+        assert report.verdict == verdict, (last, report.findings)
 
 
 def test_the_documentation_lists_every_format() -> None:

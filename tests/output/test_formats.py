@@ -8,15 +8,17 @@ import subprocess
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
+from headway.config import Settings
 from headway.core.findings import Finding, Severity, Where
 from headway.diagnosis import Cause
 from headway.engine import Engine
 from headway.output.console import ReportPrinter
 from headway.output.display_text import clean, shell_quote, shorten_local_paths, wrap_for
-from headway.output.machine_formats import github_commands, sarif_document
+from headway.output.machine_formats import github_commands, junit_document, sarif_document
 from headway.output.terminal import TerminalPage
 from headway.output.view import format_where
 from headway.report import Report
@@ -72,6 +74,22 @@ def test_sarif(tmp_path):
     ]
     place = second["locations"][0]["physicalLocation"]
     assert place == {"artifactLocation": {"uri": (tmp_path / "run.json").as_uri()}}
+
+
+@pytest.mark.parametrize("root", [Severity.ERROR, Severity.WARNING])
+def test_one_cause_is_one_entry(tmp_path: Path, root: Severity) -> None:
+    here = Where(file="train.py", line=41)
+    cause = Finding("HD501", "nonfinite-input", root, 51, "sample 7 is NaN", here)
+    symptom, elsewhere = replace(PLAIN, where=here), replace(PLAIN, where=replace(here, line=9))
+    made = replace(report(symptom, cause, elsewhere), causes=(Cause(cause, (symptom, elsewhere)),))
+    (run,) = sarif_document([(tmp_path, made)])["runs"]
+    words = [item["message"]["text"] for item in run["results"]]
+    assert words == ["step 51: sample 7 is NaN; explains HD101", "step 51: loss is NaN"]
+    told = ElementTree.fromstring(junit_document([(tmp_path, made)], Settings()))
+    (suite,) = told
+    assert suite.get("failures") == "2"
+    skipped = {case.get("name"): case.find("skipped") for case in suite}
+    assert skipped["HD101 nonfinite-loss"].get("message") == "explained by HD501"
 
 
 def test_sarif_of_a_healthy_run(tmp_path):

@@ -140,6 +140,7 @@ def test_a_guard_draws_its_loss_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -
             html: str = guard._repr_html_()
         return html
 
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
     assert "<svg" not in train()
     monkeypatch.setitem(sys.modules, "IPython", sys)
     html = train()

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.report_runs import BAD, incident, only_a_loss, sick_records, sick_run, well_run, write
 
 import headway
-from headway.core.findings import SourceEdit
-from headway.core.records import EventRecord, Record
+from headway.core.findings import Finding, Severity, SourceEdit, Where
+from headway.core.records import EventRecord, Header, Record, StepRecord
+from headway.core.signals import Signal
 from headway.output.run_story import (
+    _what,
+    find_incident,
     group_incidents,
     headline,
     recorded_diff,
     run_length,
     say_duration,
     steps_around,
+    tell_incident,
     tell_story,
 )
 from headway.rundir.live_charts import read_charts
@@ -75,6 +81,40 @@ def test_incidents_with_one_cause_are_one_entry() -> None:
     # Without a place nothing shows that two are the same.
     bare = [EventRecord(0, step, step, "incident", {"step": step}) for step in (1, 2)]
     assert len(group_incidents(bare)) == 2
+
+
+def test_an_incident_is_told_in_three_sentences(tmp_path: Path) -> None:
+    run = ended_well(tmp_path / "run")
+    report, data = headway.diagnose(run), read_charts(run)
+    story = tell_incident(report.causes, data, group_incidents(data.incidents)[0])
+    assert story.title == "NaN in sample 1043"
+    what, done, fix = story.sentences
+    assert "losses.py:178" in what
+    assert done.startswith("The guard skipped the update; the loss was ")
+    assert "at step 82 and " in done
+    assert done.endswith(" at step 84.")
+    assert fix == "Tested on this step and cured: At losses.py:178 clamp `p`."
+    assert [item.cured for item in story.fixes] == [True, False]
+    assert find_incident(report.causes[0].root, data.incidents) == 0
+
+
+def test_an_origin_without_a_sample_is_named_by_its_line() -> None:
+    where = Where(file="/home/someone/losses.py", line=178)
+    root = Finding("HD101", "nonfinite-loss", Severity.ERROR, 83, "loss is Inf", where)
+    told = replace(root, evidence={"why": "log of 0"})
+    assert _what(told) == "Inf at losses.py:178 in step 83"
+    assert _what(told, with_step=False) == "Inf at losses.py:178"
+    assert _what(root) == "Non-finite loss at step 83"  # nobody knows that it began in this line
+
+
+def test_a_bad_step_next_to_another_is_listed(tmp_path: Path) -> None:
+    stream: list[Record] = [Header("headway", {"loss": Signal()}, {}, {})]
+    for step in range(10):
+        value = math.nan if step in (5, 6) else float(step)
+        stream.append(StepRecord(0, step + 1, step, {"loss": value}))
+    data = read_charts(write(tmp_path / "run", stream))
+    rows = steps_around(data, 5)
+    assert [row[:2] for row in rows[2:6]] == [["4", "4"], ["5", "NaN"], ["6", "NaN"], ["7", "7"]]
 
 
 def test_the_steps_around(tmp_path: Path) -> None:

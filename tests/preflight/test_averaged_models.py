@@ -175,3 +175,39 @@ def test_layers_that_start_as_copies(kind: str, severity: Severity) -> None:
 @pytest.mark.parametrize("kind", ["fresh", "loaded"])
 def test_layers_that_may_be_equal(kind: str) -> None:
     assert not found(siblings(kind), "HD316")
+
+
+def twins(kind: str) -> Callable[[], None]:
+    """Two critics; the second one begins with the weights of the first."""
+
+    def work() -> None:
+        torch.manual_seed(0)
+        first, second = (nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)) for _ in "ab")
+        second.load_state_dict(first.state_dict())  # twin
+        groups = [[*first.parameters(), *second.parameters()]]
+        if kind == "two optimizers":
+            groups = [[*first.parameters()], [*second.parameters()]]
+        optimizers = [torch.optim.Adam(group, 0.01) for group in groups]
+        for _ in range(3):
+            x = torch.randn(16, 4)
+            other = torch.randn(16, 4) if kind == "own samples" else x
+            loss = F.mse_loss(first(x), x[:, :1]) + F.mse_loss(second(other), other[:, :1])
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            loss.backward()
+            for optimizer in optimizers:
+                optimizer.step()
+
+    return work
+
+
+def test_twins_that_stay_equal() -> None:
+    [finding] = found(twins("same samples"), "HD316")
+    assert finding.severity == Severity.ERROR
+    lines = Path(__file__).read_text().splitlines()
+    assert lines[(finding.where.line or 1) - 1].endswith("# twin")
+
+
+@pytest.mark.parametrize("kind", ["two optimizers", "own samples"])
+def test_twins_that_come_apart_or_are_compared(kind: str) -> None:
+    assert not found(twins(kind), "HD316")

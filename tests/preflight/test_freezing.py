@@ -89,6 +89,43 @@ def test_decay_by_hand_moves_frozen_weights():
     assert codes(decayed(all_weights=False), 8) == []
 
 
+def new_row(kind: str, decay: float = 0.1):
+    """One row of a table is learned; the gradients of the others are set to 0."""
+
+    def work():
+        torch.manual_seed(0)
+        table = nn.Embedding(12, 6)
+        model = nn.Sequential(table, nn.Flatten(), nn.Linear(18, 3).requires_grad_(False))
+        optimizer = torch.optim.AdamW(table.parameters(), lr=0.01, weight_decay=decay)
+        keep = torch.zeros(12, 1)
+        keep[11] = 1.0
+        for _ in range(8):
+            ids = torch.randint(12, (16, 3))
+            ids[:, 1] = 11
+            optimizer.zero_grad()
+            F.cross_entropy(model(ids), ids[:, 0] % 3).backward()
+            before = table.weight.detach().clone()
+            if kind == "index":
+                table.weight.grad[:11] = 0.0  # rows
+            else:
+                table.weight.grad.mul_(keep)  # rows
+            optimizer.step()
+            if kind == "restored":
+                table.weight.data[:11] = before[:11]
+
+    return work
+
+
+def test_decay_moves_rows_without_a_gradient():
+    for kind in ("index", "factor"):
+        cause = checked(new_row(kind), 8).report.causes[0]
+        assert cause.code == "HD409"
+        lines = Path(__file__).read_text().splitlines()
+        assert lines[(cause.root.where.line or 1) - 1].endswith("# rows")
+    assert "HD409" not in codes(new_row("restored"), 8)
+    assert "HD409" not in codes(new_row("index", decay=0.0), 8)
+
+
 def test_frozen_weights_that_are_meant_to_move():
     def average():
         model, teacher = net(), net()

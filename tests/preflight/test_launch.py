@@ -21,7 +21,7 @@ from headway.config import Settings
 from headway.core.records import SetupRecord, StepRecord
 from headway.guard.script.guarded_run import run_guarded
 from headway.guard.script.launcher import ScriptLauncher
-from headway.guard.script.step_limits import MAX_PASSES, EnoughSteps
+from headway.guard.script.step_limits import MAX_PASSES, EnoughSteps, StepLimits
 from headway.policy import Policy
 from headway.preflight.observer import Observer
 from headway.preflight.runner import CheckOptions, CheckResult, run_check
@@ -369,7 +369,7 @@ def test_a_script_that_never_steps_is_stopped_too() -> None:
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()
 
-    launch = ScriptLauncher(settings=Settings(), policy=Policy(), max_steps=3)
+    launch = ScriptLauncher(settings=Settings(), policy=Policy(), limits=StepLimits(max_steps=3))
     with launch, pytest.raises(EnoughSteps):
         endless()
     launch.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headway.preflight.observers.manual_ranks import RankState, _clip_norms, _find_replicas
+from headway.preflight.observers.rank_states import RankState, find_clip_norms, find_replicas
 
 
 def rank(
@@ -51,17 +51,18 @@ def rank(
     ],
 )
 def test_replicas(ranks: list[RankState], expected: list[str]) -> None:
-    assert _find_replicas(ranks) == expected
+    assert find_replicas(ranks) == expected
 
 
 def test_clip_norms() -> None:
     why = ["gradient", ""]
 
     def clip(*pairs: tuple[float, float]) -> list[float] | None:
-        return _clip_norms([rank("ab", "pq", norm=n, factor=f) for n, f in pairs], why)
+        return find_clip_norms([rank("ab", "pq", norm=n, factor=f) for n, f in pairs], why)
 
     assert clip((2.0, 0.5), (4.0, 0.25)) == [2.0, 4.0]  # each scaled to 1 by its own norm
     assert clip((2.0, 0.5), (4.0, 0.5)) is None  # one factor for all
     assert clip((2.0, 1.0), (4.0, 1.0)) is None  # not scaled
-    assert _clip_norms([rank("ab", "pq", clip=2.0), rank("ab", "pq", clip=3.0)], why) == [2.0, 3.0]
-    assert _clip_norms([rank("ab", "pq", clip=2.0), rank("ab", "pq", clip=3.0)], ["", ""]) is None
+    own = [rank("ab", "pq", clip=2.0), rank("ab", "pq", clip=3.0)]
+    assert find_clip_norms(own, why) == [2.0, 3.0]
+    assert find_clip_norms(own, ["", ""]) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -147,6 +149,48 @@ class CustomLinear(nn.Linear):
         if self.cast:
             return Product.apply(x.bfloat16(), self.weight.bfloat16()) + self.bias.bfloat16()
         return Product.apply(x, self.weight) + self.bias
+
+
+class Branch(nn.Module):
+    """Adds a product of its own to what it is given."""
+
+    def __init__(self, dtype: torch.dtype | None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8) / 3)
+
+        class Scores(torch.autograd.Function):
+            @staticmethod
+            @torch.amp.custom_fwd(device_type="cpu", cast_inputs=dtype)
+            def forward(ctx, x, weight):
+                ctx.save_for_backward(x, weight)
+                return (x @ weight.t()).float()
+
+            @staticmethod
+            def backward(ctx, gradient):
+                x, weight = (item.float() for item in ctx.saved_tensors)
+                return gradient @ weight, gradient.t() @ x
+
+        self.scores = Scores
+
+    def forward(self, x):
+        return x + torch.tanh(self.scores.apply(x, self.weight))
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [(torch.float32, ["HD315"]), (None, [])])
+def test_autocast_above_a_function_that_casts_back(dtype: Any, expected: list[str]) -> None:
+    def work():
+        torch.manual_seed(0)
+        model = nn.Sequential(Branch(dtype), Branch(dtype))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        for _ in range(4):
+            x = torch.randn(16, 8)
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                out = model(x)
+            optimizer.zero_grad()
+            F.mse_loss(out.float(), x.flip(1)).backward()
+            optimizer.step()
+
+    assert [code for code in codes(work, 4) if code == "HD315"] == expected
 
 
 @pytest.mark.parametrize(("cast", "expected"), [(False, ["HD315"]), (True, [])])

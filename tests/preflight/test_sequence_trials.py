@@ -207,6 +207,43 @@ def test_positions_that_count(work: Callable[[], object]) -> None:
     assert not found(work, "HD319")
 
 
+class Frames(nn.Module):
+    """Reads vectors instead of tokens, time first."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.inputs = nn.Linear(5, 16)
+        table = torch.randn(64, 1, 16)
+        self.positions = nn.Parameter(table.transpose(0, 1) if kind == "batch" else table)
+        self.attention = nn.MultiheadAttention(16, 2)
+        self.head = nn.Linear(16, 2)
+        self.kind = kind
+
+    def forward(self, frames: Tensor) -> Tensor:
+        x = self.inputs(frames)
+        if self.kind == "batch":
+            x = x + self.positions[:, : x.shape[1]]
+        else:
+            x = x + self.positions[: x.shape[0]]
+        return self.head(x + self.attention(x, x, x)[0])
+
+
+@pytest.mark.parametrize("kind", ["batch", "time"])
+def test_positions_of_vectors(kind: str) -> None:
+    def work() -> None:
+        torch.manual_seed(0)
+        model = Frames(kind)
+        optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+        for _ in range(2):
+            frames = torch.randn(9, B, 5)
+            optimizer.zero_grad()
+            F.mse_loss(model(frames), frames[..., :2].cumsum(0)).backward()
+            optimizer.step()
+
+    findings = found(work, "HD319")
+    assert [item.where.function for item in findings] == ["forward"] * (kind == "batch")
+
+
 @pytest.mark.parametrize("work", [classify("last step"), model_language("one for all")])
 def test_the_trials_leave_the_training_as_it_is(work: Callable[[], list[Tensor]]) -> None:
     kept: list[Tensor] = []

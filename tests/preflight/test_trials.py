@@ -273,6 +273,24 @@ def test_micro_batches_that_are_summed(style: str) -> None:
     assert done.report.findings[0].evidence["micro_batches"] == 4
 
 
+@pytest.mark.parametrize("divided", [False, True])
+def test_a_sum_of_means_over_micro_batches(divided: bool) -> None:
+    def work() -> None:
+        teacher, student = mlp(12, 16, 4), mlp(12, 8, 4)
+        optimizer = SGD(student.parameters(), lr=0.01)
+        for count, pick in enumerate(batches(15, size=8), 1):
+            scores = student(X[pick])
+            wanted = teacher(X[pick]).detach().softmax(1)
+            soft = F.kl_div(scores.log_softmax(1), wanted, reduction="batchmean")
+            loss = 0.3 * F.cross_entropy(scores, Y[pick]) + 0.7 * soft
+            (loss / 5 if divided else loss).backward()
+            if count % 5 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    assert ours(checked(work)) == ([] if divided else ["HD209"])
+
+
 @pytest.mark.parametrize("style", ["loss", "grad", "tasks", "lines"])
 def test_sums_that_are_meant(style: str) -> None:
     def work() -> None:

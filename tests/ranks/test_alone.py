@@ -21,8 +21,8 @@ from support.trainings import assert_same
 
 from headway import Snapshots
 from headway.guard.endings.lost_rank import is_lost_connection
-from headway.torch_adapters.process_groups.host_group import first_sentence
 from headway.torch_adapters.process_groups.local_gradients import LOST_IN_BACKWARD
+from headway.torch_adapters.process_groups.rank_agreement import first_sentence
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])

@@ -22,7 +22,7 @@ from torch import nn
 import headway
 from headway.guard.ranks import rank_table
 from headway.guard.ranks.rank_table import MISSING, UNKNOWN, RankField, RankTable, TableLayout
-from headway.torch_adapters.process_groups.host_group import HostGroup
+from headway.torch_adapters.process_groups.rank_agreement import HostGroup
 
 
 def row(**places: float) -> list[float]:

@@ -18,8 +18,8 @@ from torch import nn
 
 import headway
 from headway.errors import RunDirInUse, UsageError
-from headway.guard.script.launcher_store import chosen_by_rank_zero
 from headway.rundir.run_lock import LOCK_FILE, RunLock
+from headway.torch_adapters.process_groups.rank_group import chosen_by_rank_zero
 
 SCRIPT = """
 import os, sys, time

@@ -42,6 +42,15 @@ def test_the_first_backward_pass_tells() -> None:
     assert table_of(*rows).nonfinite([0, 1, 2])["rank/nonfinite"].values == [0.0, 1.0, 0.0]
 
 
+def test_rows_that_are_on_the_host_are_not_read_from_the_device() -> None:
+    rows = row(LOSS=1.0, LOSSES=1), row(MADE=3.0)
+    table = RankTable(
+        [0.0], torch.empty(len(rows), len(rows[0]), device="meta"), rows=[*rows[0], *rows[1]]
+    )
+    assert table.columns([0, 1])["rank/loss"].values == [1.0]
+    assert table.columns([0, 1])["rank/grad_norm"].index == [1]
+
+
 def test_nobody_is_blamed_blindly() -> None:
     """The gradient is bad, the losses are fine, and nobody could look before the reduction."""
     assert not table_of(row(LOSS=1.0, LOSSES=1), row(LOSS=2.0, LOSSES=1)).nonfinite([0, 1])

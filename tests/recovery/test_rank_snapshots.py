@@ -18,7 +18,7 @@ from headway.guard.recovery.snapshots import Snapshots
 from headway.guard.recovery.snapshotter import Snapshotter
 from headway.guard.recovery.training_state import TrainingState
 from headway.output.notices import Notices
-from headway.torch_adapters.process_groups.rank_group import SingleProcess
+from headway.torch_adapters.process_groups.rank_agreement import SingleProcess
 
 T = TypeVar("T")
 

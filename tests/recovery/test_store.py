@@ -25,7 +25,7 @@ from headway.guard.recovery.snapshot_store import SnapshotStore, choose_snapshot
 from headway.guard.recovery.snapshots import Snapshot
 from headway.guard.recovery.training_state import TrainingState
 from headway.output.notices import Notices
-from headway.torch_adapters.process_groups.rank_group import SingleProcess
+from headway.torch_adapters.process_groups.rank_agreement import SingleProcess
 
 
 def state(value: float) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from headway.rerun.protocol import (
     RerunMoment,
 )
 from headway.rerun.recorded_batch import RecordedBatch
-from headway.torch_adapters.process_groups.rank_group import SingleProcess
+from headway.torch_adapters.process_groups.rank_agreement import SingleProcess
 from headway.torch_adapters.rng import RngState
 
 

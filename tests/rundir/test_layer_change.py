@@ -6,8 +6,7 @@ import math
 import random
 from collections.abc import Callable
 
-from headway.rundir.heat_map import HeatMap, HeatSampler
-from headway.rundir.layer_change import find_first_change
+from headway.rundir.heat_map import HeatMap, HeatSampler, find_first_change
 
 BAD_AT = 600
 Factor = Callable[[int, int], float]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import queue
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,12 @@ import pytest
 
 from headway.torch_adapters import frames
 from headway.torch_adapters.frames import Location, find_user_location
+from headway.torch_adapters.op_recording.op_frames import (
+    FrameContext,
+    RawFrames,
+    read_frame_context,
+    read_raw_frames,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +56,12 @@ def test_generated_code_that_headway_calls_is_not_the_users() -> None:
     assert find_user_location([generated, ours, script]) == script
     command = [generated, Location("<string>", 3, "<module>")]  # python -c
     assert find_user_location(command) == generated
+
+
+def test_a_thread_whose_first_frame_is_headways_has_no_line() -> None:
+    """As in the thread in which the engine runs the backward pass of a GPU."""
+    answers: queue.SimpleQueue[object] = queue.SimpleQueue()
+    _thread.start_new_thread(
+        lambda: answers.put((read_frame_context(4, in_backward=True), read_raw_frames(3))), ()
+    )
+    assert answers.get(timeout=20) == (FrameContext(), RawFrames(None))

@@ -15,6 +15,7 @@ from headway.core.signals import Signal
 from headway.guard import guard_inputs
 from headway.guard.guard_inputs import describe_command
 from headway.rundir.live_charts import read_charts
+from headway.web.run_table import read_arguments
 
 pytest.importorskip("starlette")
 
@@ -30,6 +31,25 @@ pytest.importorskip("starlette")
 )
 def test_the_command_line_has_no_secrets(words: list[str], shown: str) -> None:
     assert describe_command(words) == shown
+
+
+@pytest.mark.parametrize(
+    ("line", "options"),
+    [
+        ("train.py --lr 1e-3 --seed=2 out", {"--lr": "1e-3", "--seed": "2"}),
+        (
+            "train.py --shift -0.5 --bf16 --name 'a b'",
+            {"--shift": "-0.5", "--bf16": "yes", "--name": "a b"},
+        ),
+        ("train.py model.size=3 +data=tiny", {"model.size": "3", "+data": "tiny"}),
+        ("train.py --last", {"--last": "yes"}),
+        ("train.py 'an open quote", {}),
+        ("", {}),
+        (None, {}),
+    ],
+)
+def test_options_of_a_command_line_are_settings(line: object, options: dict[str, str]) -> None:
+    assert read_arguments(line) == options
 
 
 def test_a_run_records_what_one_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,22 +226,26 @@ _OTHERS = {
     b"PK\x03\x04": "a zip archive that was not written by torch.save or numpy",
     b"PK\x05\x06": "an empty zip archive",
 }
+_JSON = "JSON, which contains no tensors"
 _SURE = (".safetensors", ".ckpt")
 _SUFFIXES = (".pt", ".pth", *_SURE)
 _HEAD = 512
 
 
 def is_unwritten_checkpoint(path: Path) -> bool:
-    """Whether a file has the name of a checkpoint but was never written.
+    """Whether a file has the name of a checkpoint but was never written, or is something else.
 
-    A full disk leaves an empty file, a crash of the machine one of zeros.
+    A full disk leaves an empty file, a crash of the machine one of zeros, a failed download a page.
     """
     suffix = path.suffix.lower()
     if suffix not in _SUFFIXES or not is_own_file(path):
         return False
     with open(path, "rb") as file:
         head = file.read(_HEAD)
-    return suffix in _SURE or not head.strip(b"\0") or head.startswith(_POINTER)
+    if suffix in _SURE or not head.strip(b"\0") or describe_head(head) not in (None, _JSON):
+        return True
+    # Other libraries keep texts, and pickles and archives without tensors, under these names.
+    return not (_is_text(head) or head.startswith((b"\x80", b"PK")))
 
 
 def describe_file(path: Path) -> str | None:
@@ -275,7 +279,7 @@ def describe_head(head: bytes) -> str | None:
         if head.startswith(magic):
             return name
     if start.startswith((b"{", b"[")) and _is_text(head):
-        return "JSON, which contains no tensors"
+        return _JSON
     return None
 
 

@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+from headway.checkpoints import joblib_arrays
 from headway.checkpoints.folder_access import limit_seconds
 from headway.checkpoints.pickle_allowlist import CALLERS, may_be_called
-from headway.checkpoints.pickle_notes import PickleNotes
-from headway.checkpoints.pickle_opcodes import build_opcode_table
+from headway.checkpoints.pickle_opcodes import PickleNotes, build_opcode_table
 from headway.checkpoints.pickle_values import (
     Damaged,
     Global,
@@ -61,8 +61,8 @@ class Machine(PickleNotes):
             deadline = time.process_time() + limit_seconds(MAX_SECONDS)
         self.deadline = deadline
         self.persistent = persistent
-        self.nesting = 0
-        """Depth of pickles inside pickles."""
+        self.nesting = 0  # depth of pickles inside pickles
+        self.arrays_between = False  # between the opcodes, as joblib writes them
         self._stack: list[Any] = []
         self._marks: list[list[Any]] = []
         self._memo: dict[int, Any] = {}
@@ -263,6 +263,8 @@ class Machine(PickleNotes):
                 target.state.update(state)
             else:
                 target.state = state
+            if self.arrays_between:
+                self.skip(joblib_arrays.length_after(self, target))
         elif hasattr(target, "build"):
             target.build(state)
 
@@ -382,8 +384,9 @@ def load(
     deadline: float | None = None,
 ) -> Loaded:
     """Interprets a pickle; never raises because of its content. `deadline`: processor time."""
-    machine = Machine(source, start=start, limit=limit, persistent=persistent, deadline=deadline)
-    return machine.load()
+    return joblib_arrays.interpret(
+        lambda: Machine(source, start=start, limit=limit, persistent=persistent, deadline=deadline)
+    )
 
 
 def load_inert(source: Any, *, persistent: Persistent | None = None) -> Any:

@@ -7,19 +7,16 @@ They are interpreted and judged like the pickle that `torch.load` reads. Nothing
 from __future__ import annotations
 
 import ast
-import bz2
 import io
-import lzma
 import re
 import struct
 import time
-import zlib
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from headway.checkpoints import inert_pickle, zip_archive
+from headway.checkpoints import compressed, inert_pickle, zip_archive
 from headway.checkpoints.folder_access import limit_seconds, read_once
 from headway.checkpoints.pickle_values import Loaded
 from headway.checkpoints.pickle_verdict import judge_pickle
@@ -31,8 +28,6 @@ SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".p", ".joblib", 
 ARRAYS = (".npz", ".npy")
 MAX_BYTES = inert_pickle.MAX_PICKLE
 """Bytes of all pickles of an archive together that are interpreted, without the main one."""
-MAX_UNPACKED = 1 << 27
-"""Bytes of a compressed file that are looked at."""
 MAX_DEPTH = 4
 """Archives inside each other."""
 MAX_PICKLES = 10_000
@@ -48,6 +43,8 @@ _PLAIN_TYPE = re.compile(
 MAIN = re.compile(r"([^/]*/)?data\.pkl")
 """The member of an archive that `torch.load` reads."""
 NUMPY = b"\x93NUMPY"
+NATIVE = (b"\x7fELF", b"MZ\x90\x00", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
+"""First bytes of the libraries of Linux, Windows and macOS."""
 MAX_HEADER = 1 << 16
 
 
@@ -60,10 +57,14 @@ class PickleMember:
     why: str = ""
     length: int = 0
     """Bytes that were interpreted, if there is no directory."""
+    native: bool = False
+    """Whether it is no pickle but a library, which a loader may map into its process."""
 
     @property
     def judged(self) -> tuple[dict[str, str], list[str]]:
         """(dangerous, unknown) as from `judge_pickle`."""
+        if self.native:
+            return {}, [f"native library {self.name[:200]!r}"]
         if self.loaded is None:
             return {}, []
         dangerous, unknown = judge_pickle(self.loaded)
@@ -177,10 +178,18 @@ def _hidden_pickles(path: Path) -> list[PickleMember]:
 
 
 def find_other_pickles(
-    file: BinaryIO, entries: dict[str, ZipEntry], known: Container[str]
+    file: BinaryIO,
+    entries: dict[str, ZipEntry],
+    known: Container[str],
+    place: tuple[int, int],
 ) -> Iterator[PickleMember]:
-    """The pickles of an archive, except for `known` members: the main one and the storages."""
-    yield from _Search(named=False).entries(file, entries, known, 0)
+    """The pickles of an archive, except for `known` members: the main one and the storages.
+
+    `place`: where the archive starts and ends in the file; something may follow its last record.
+    """
+    search = _Search(named=False)
+    yield from search.entries(file, entries, known, 0)
+    yield from search.after_archive(file, "after its end", place, 0)
 
 
 def after_the_first(
@@ -215,6 +224,8 @@ class _Search:
         self.named = named
         """Whether the file has the name of a pickle."""
         self.left = MAX_BYTES
+        self.inflate = zip_archive.MAX_INFLATED
+        """Bytes of compressed members that are looked at, whatever they begin with."""
         self.deadline = time.process_time() + limit_seconds(inert_pickle.MAX_SECONDS / 2)
 
     def _too_large(self, name: str) -> PickleMember:
@@ -233,7 +244,7 @@ class _Search:
             yield from self._tar(file, name, start, end, depth)
         elif head[:6] == NUMPY:
             yield from self._array(file, name, start, end)
-        elif (unpack := _unpacker(head)) is not None:
+        elif (unpack := compressed.unpacker(head)) is not None:
             yield from self._packed(file, name, (start, end), depth, unpack)
         if head and head[:4] != zip_archive.MAGIC:
             yield from self.pickles(file, name, head, start, end)
@@ -274,11 +285,16 @@ class _Search:
             if self.left < 0:
                 yield self._too_large(name)
                 return
-            if entry.method == zip_archive.STORED:
-                yield from self.look(file, name, entry.offset, entry.offset + entry.size, depth)
-                continue
             try:
-                if self._is_of_interest(name, _first_bytes(file, entry)):
+                first = _first_bytes(file, entry)
+                if first.startswith(NATIVE):
+                    yield PickleMember(name, None, native=True)
+                elif entry.method == zip_archive.STORED:
+                    end = entry.offset + entry.size
+                    yield from self.look(file, name, entry.offset, end, depth)
+                # A text of protocol 0 begins with anything: what is small is looked at whole.
+                elif entry.size <= self.inflate or self._is_of_interest(name, first):
+                    self.inflate -= min(entry.size, self.inflate)
                     data = zip_archive.read_entry(file, entry)
                     yield from self.look(io.BytesIO(data), name, 0, len(data), depth)
             except BadZip as error:
@@ -291,7 +307,7 @@ class _Search:
             or head[:4] == zip_archive.MAGIC
             or head[:6] == NUMPY
             or is_tar(head)
-            or _unpacker(head) is not None
+            or compressed.unpacker(head) is not None
         )
 
     def _zip(
@@ -306,6 +322,16 @@ class _Search:
             yield PickleMember(name, None, str(error))
             return
         yield from self.entries(file, entries, (), depth + 1)
+        yield from self.after_archive(file, name, (start, end), depth + 1)
+
+    def after_archive(
+        self, file: BinaryIO, name: str, place: tuple[int, int], depth: int
+    ) -> Iterator[PickleMember]:
+        """What follows the last record of an archive."""
+        start, end = place
+        at = zip_archive.end_of(file, end - start, start)
+        if at < end:
+            yield from self.look(file, name, at, end, depth)
 
     def _tar(
         self, file: BinaryIO, name: str, start: int, end: int, depth: int
@@ -349,32 +375,17 @@ class _Search:
         file.seek(start)
         try:
             head = unpack.decompress(file.read(min(1 << 16, end - start)), _HEAD)
-        except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError):
+        except compressed.ERRORS:
             return
         if not self._is_of_interest(name.removesuffix(Path(name).suffix), head):
             return
         file.seek(start)
-        unpack, data = _unpacker(file.read(min(_HEAD, end - start))), b""
-        file.seek(start)
-        try:
-            data = unpack.decompress(file.read(min(end - start, MAX_UNPACKED)), MAX_UNPACKED)
-        except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError):
-            data = head
+        data, whole = compressed.unpack(file.read(min(end - start, compressed.MAX_UNPACKED)))
+        if not whole and len(data) >= compressed.MAX_UNPACKED:
+            why = f"it has more than {compressed.MAX_UNPACKED} bytes when it is decompressed"
+            yield PickleMember(name, None, why)
         yield from self.look(io.BytesIO(data), name, 0, len(data), depth + 1)
 
 
 def _first_bytes(file: BinaryIO, entry: ZipEntry) -> bytes:
     return next(zip_archive.entry_chunks(file, entry, _HEAD), b"")[:_HEAD]
-
-
-def _unpacker(head: bytes) -> Any:
-    """Decompresses what begins like this; None if it is not compressed."""
-    if head[:2] == b"\x1f\x8b":
-        return zlib.decompressobj(31)
-    if head[:3] == b"BZh":
-        return bz2.BZ2Decompressor()
-    if head[:6] == b"\xfd7zXZ\0" or head[:3] == b"]\0\0":
-        return lzma.LZMADecompressor(memlimit=1 << 27)
-    if head[:1] == b"\x78" and len(head) > 1 and head[1] in (0x01, 0x5E, 0x9C, 0xDA):
-        return zlib.decompressobj()
-    return None

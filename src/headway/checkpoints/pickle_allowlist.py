@@ -131,6 +131,7 @@ ALLOWED_NAMES = frozenset(
     | _names(["numpy.random._sfc64"], "SFC64")
     | _names(["numpy.random.bit_generator"], "SeedSequence __pyx_unpickle_SeedSequence")
     | _names(["deepspeed.utils.tensor_fragment"], "fragment_address tensor_fragment")
+    | _names(["joblib.numpy_pickle"], "NumpyArrayWrapper")  # an array follows: joblib_arrays.py
     | _names(["pandas.core.indexes.base"], "_new_Index Index")
     | _names(["pandas._libs.internals"], "_unpickle_block BlockManager")
     | _names(["pandas.core.frame"], "DataFrame")

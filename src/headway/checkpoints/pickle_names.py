@@ -18,9 +18,11 @@ DATA_MODULES = _words(
 """Modules of the standard library whose other classes are unknown rather than dangerous."""
 
 CODE_NAMES = _words(
+    "CodeType FileHandler FunctionType "
     "Popen __builtins__ __call__ __code__ __getattribute__ __globals__ __import__ __reduce__ "
     "__subclasses__ _compile_and_eval _eval_type _evaluate _legacy_load _method_from_src "
     "check_call check_output chmod chown compile cpp_extension eval exec exec_module execfile "
+    "from_file from_pretrained fromfile load_from_checkpoint push_to_hub save_pretrained tofile "
     "execl execle execlp execlpe execv execve execvp execvpe fork forkpty full_load getoutput "
     "getstatusoutput hardlink_to import_module kill killpg link load_library load_module "
     "makedirs mkdir mkfifo mknod open open_code popen popen2 posix_spawn posix_spawnp putenv "
@@ -35,6 +37,7 @@ CODE_LIBRARIES = _words(
     "IPython accelerate.test_utils accelerate.utils.other aiohttp attr._make boto3 botocore "
     "cffi cloudpathlib cloudpickle ctypes dill distutils fabric fsspec gc gcsfs git httpx "
     "huggingface_hub invoke jinja2 joblib.load joblib.numpy_pickle keras.models keras.saving "
+    "keras.src.legacy keras.src.models keras.src.saving "
     "lightning.fabric.utilities.cloud_io lightning_fabric.utilities.cloud_io mako "
     "numba.core.serialize numexpr numpy.ctypeslib numpy.distutils numpy.f2py numpy.fromfile "
     "numpy.fromregex numpy.genfromtxt numpy.lib numpy.load numpy.loadtxt numpy.memmap "
@@ -52,7 +55,8 @@ CODE_LIBRARIES = _words(
     "torch.serialization._legacy_load torch.serialization.load "
     "torch.storage.UntypedStorage.from_file torch.testing torch.utils._config_module "
     "torch.utils.benchmark torch.utils.bottleneck torch.utils.collect_env "
-    "torch.utils.cpp_extension torch.utils.model_zoo torch.utils.show_pickle "
+    "torch.utils.cpp_extension torch.utils.data.datapipes torch.utils.model_zoo "
+    "torch.utils.show_pickle "
     "transformers.agents transformers.dynamic_module_utils transformers.pipelines "
     "transformers.tools transformers.utils.import_utils urllib3 yaml.full_load yaml.load "
     "yaml.unsafe_load"
@@ -61,6 +65,7 @@ CODE_LIBRARIES = _words(
 
 STDLIB_MODULES = frozenset(getattr(sys, "stdlib_module_names", ())) | _words(
     "stdlib_module_names nt posix commands popen2 imp asynchat asyncore smtpd distutils "
+    "_pyrepl httplib urllib2 xmlrpclib "
     "lib2to3 idlelib test __builtin__ _winapi msvcrt winreg pipes crypt telnetlib cgi nntplib"
 )
 

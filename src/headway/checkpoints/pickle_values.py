@@ -223,6 +223,10 @@ class PickleBytes:
         self._at += count
         return self._data[self._at - count : self._at]
 
+    def skip(self, count: int) -> None:
+        """Leaves out bytes that are no opcodes."""
+        self._at += count
+
     def _number(self, form: str, size: int) -> int:
         value: int = struct.unpack(form, self._take(size))[0]
         return value

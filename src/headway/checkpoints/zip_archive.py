@@ -99,6 +99,14 @@ def read_directory(file: BinaryIO, size: int, start: int = 0) -> dict[str, ZipEn
     return entries
 
 
+def end_of(file: BinaryIO, size: int, start: int = 0) -> int:
+    """Where the last record of an archive ends; a comment and whatever else follows it."""
+    tail = min(size, 22 + 65535)
+    file.seek(start + size - tail)
+    at = file.read(tail).rfind(b"PK\x05\x06")
+    return start + size - tail + at + 22 if at >= 0 else start + size
+
+
 def is_bomb(method: int, packed: int, full: int) -> bool:
     """Whether an entry is a decompression bomb."""
     return method == DEFLATED and full >= BOMB and full > packed * BOMB_RATIO

@@ -21,7 +21,7 @@ from headway import registry
 from headway._version import __version__
 from headway.cli import options
 from headway.cli.checks import family_of
-from headway.cli.symptoms import SymptomMatch, search_symptom
+from headway.cli.symptom_search import SymptomMatch, search_symptom
 from headway.config import nearest_name
 from headway.core.check import Check, Needs
 from headway.core.records import StepRecord
@@ -97,7 +97,7 @@ def _search(asked: str) -> SymptomMatch | None:
     if re.fullmatch(r"[A-Za-z]{1,6}\d+", asked) and asked.lower() not in ("fp16", "bf16"):
         return None
     near = nearest_name(asked.lower(), [check.name for check in registry.all_checks()])
-    return None if near and "-" in asked else search_symptom(asked)
+    return None if near and "-" in asked and " " not in asked else search_symptom(asked)
 
 
 def _write_symptom(asked: str, found: SymptomMatch, form: str) -> None:
@@ -108,7 +108,7 @@ def _write_symptom(asked: str, found: SymptomMatch, form: str) -> None:
             "version": __version__,
             "command": "explain",
             "symptom": asked,
-            "page": None if found.symptom is None else f"docs/{found.symptom.page}",
+            "page": f"docs/{found.symptom.page}" if found.symptom and found.symptom.page else None,
             "checks": [
                 {"code": check.code, "name": check.name, "summary": check.summary}
                 for check in found.checks
@@ -119,7 +119,8 @@ def _write_symptom(asked: str, found: SymptomMatch, form: str) -> None:
     page = TerminalPage(sys.stdout)
     if found.symptom is not None:
         page.line((found.symptom.title, "bold"))
-        page.line(f"Page: docs/{found.symptom.page}", first="  ")
+        if found.symptom.page:
+            page.line(f"Page: docs/{found.symptom.page}", first="  ")
         page.gap()
     page.line(("Related checks, the most likely first", "bold"))
     for check in found.checks:

@@ -24,8 +24,8 @@ from headway.output.terminal import TerminalPage, spinner
 
 if TYPE_CHECKING:
     from headway.core.records import Record
+    from headway.fix.fix_session import FixOutcome, FixSession
     from headway.fix.fresh_run import FreshRun, RunResult
-    from headway.fix.session import FixOutcome, FixSession
     from headway.report import Report
 
 
@@ -75,8 +75,8 @@ class FixResult:
 
 def apply_fixes(request: FixRequest, first: RunResult) -> FixResult:
     """Try the edits of a report in fresh runs, and write those that are confirmed."""
+    from headway.fix.fix_session import FixSession
     from headway.fix.project import Project
-    from headway.fix.session import FixSession
 
     session = FixSession(
         Project(request.script, since=request.since),

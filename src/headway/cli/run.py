@@ -195,7 +195,7 @@ def _choose_folder(target: Script, launcher: int) -> Path:
 
     `launcher`: the process number of torchrun, if it has started this one.
     """
-    from headway.guard.script.launcher_store import chosen_by_rank_zero
+    from headway.torch_adapters.process_groups.rank_group import chosen_by_rank_zero
 
     began = time.time()
     if os.environ.get("TORCHELASTIC_RUN_ID"):

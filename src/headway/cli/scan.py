@@ -72,7 +72,7 @@ def command(
         distrust=_inside_of(paths),
     )
     settings = replace(settings, allow=(*settings.allow, *allow))
-    from headway.checkpoints.folder_access import scanning
+    from headway.checkpoints.folder_access import describe_left_out, scanning
     from headway.postmortem.scan import checkpoints_at, scan_paths
     from headway.postmortem.scan import last_good as last_good_of
 
@@ -92,6 +92,8 @@ def command(
             report = scan_paths(
                 list(dict.fromkeys(found)), settings, progress=progress, links=links
             )
+    if links and (last_good or form != "text"):  # the page has it among its notes
+        print_message(describe_left_out(links))
     if last_good:
         return _last_good(last_good_of(report), paths)
     [report] = options.suppress_known([report], settings, write=write_baseline and not unread)

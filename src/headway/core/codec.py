@@ -97,30 +97,32 @@ def _step_to_json(record: StepRecord) -> dict[str, Any]:
     return line
 
 
-_keys: dict[str, str] = {}
-"""Names of values as JSON, each with its colon."""
-MOST_KEYS = 1024
+_forms: dict[tuple[str, ...], str] = {}
+"""Names of values → their JSON, with a place for each number."""
+MOST_FORMS = 256
 
 
 def step_line(record: StepRecord) -> str | None:
     """The line of a step with finite values only, as most steps are; None for another step.
 
-    The same text as that of `to_json` and an encoder, in half the time.
+    The same text as that of `to_json` and an encoder, in a fraction of the time.
     """
     if record.columns or record.held:
         return None
-    parts = []
-    for name, value in record.values.items():
-        if type(value) is not float or not isfinite(value):
-            return None
-        key = _keys.get(name)
-        if key is None:
-            key = f"{json.dumps(name)}:"
-            if len(_keys) < MOST_KEYS:
-                _keys[name] = key
-        parts.append(f"{key}{value!r}")
+    numbers = tuple(record.values.values())
+    if not (_FLOATS.issuperset(map(type, numbers)) and all(map(isfinite, numbers))):
+        return None
+    names = tuple(record.values)
+    form = _forms.get(names)
+    if form is None:
+        form = ",".join(f"{json.dumps(name)}:".replace("%", "%%") + "%r" for name in names)
+        if len(_forms) < MOST_FORMS:
+            _forms[names] = form
     place = f'"seg":{record.segment},"seq":{record.seq},"step":{record.step}'
-    return f'{{{place},"v":{{{",".join(parts)}}}}}'
+    return f'{{{place},"v":{{{form % numbers}}}}}'
+
+
+_FLOATS = frozenset({float})
 
 
 def _column_to_json(column: Column) -> Any:

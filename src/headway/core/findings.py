@@ -58,6 +58,11 @@ def say_line(file: str, line: object = None, column: int | None = None) -> str:
     return f"{file}:{line}:{column}" if column else f"{file}:{line}"
 
 
+def say_module(name: str) -> str:
+    """The name of a module; `module 0` if it is only a place in a Sequential."""
+    return f"module {name}" if name.replace(".", "").isdigit() else name
+
+
 @dataclass(frozen=True, slots=True)
 class SourceEdit:
     """Replaces the characters from `start` up to `end` of a source file by `new`."""

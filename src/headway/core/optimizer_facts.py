@@ -100,6 +100,7 @@ class FrozenMovedFacts(TopicFacts):
     optimizer: Text
     gradients: Whole
     zero_gradients: Whole
+    elements: Whole
     weight_decay: Number
     momentum: Number
     between_steps: bool
@@ -335,6 +336,7 @@ class ObjectiveFacts(TopicFacts):
     topic = "objective"
     root: Number
     parts: list[ObjectivePart]
+    divided: bool
     backwards: Whole
     one_line: bool
     same_ops: bool

@@ -6,6 +6,7 @@ classes with `@remember` and the two methods of `Restorable`.
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any, Protocol, TypeVar
 
 from headway.core.numbers import decode_number, encode_number
@@ -23,6 +24,7 @@ class Restorable(Protocol):
 
 
 _CLASSES: dict[str, type[Restorable]] = {}
+_FLOATS = frozenset({float})
 M = TypeVar("M", bound=type[Restorable])
 
 
@@ -41,6 +43,8 @@ def encode(value: Any) -> Any:
         return number if isinstance(number, float) else {"$number": number}
     # Exactly these types: a defaultdict would be restored as a dict, and fail only after a resume.
     if type(value) is list:
+        if _FLOATS.issuperset(map(type, value)) and all(map(isfinite, value)):
+            return value.copy()  # as in every window
         return [encode(item) for item in value]
     if type(value) is tuple:
         return {"$tuple": [encode(item) for item in value]}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from headway.core.findings import SourceEdit
+from headway.core.findings import SourceEdit, say_module
 from headway.torch_adapters.frames import Location, name_file
 
 # The data: written to disk, rendered and compared.
@@ -351,7 +351,7 @@ def _describe_origin(origin: Origin, explanation: Explanation) -> str:
     cause = origin.cause.rstrip(".")
     if origin.output is None and origin.inputs:  # no op of the step made it: this op reads it
         where = f"first used {where}"
-    module = f" in {origin.module}" if origin.module else ""
+    module = f" in {say_module(origin.module)}" if origin.module else ""
     backward = " (in backward)" if origin.phase == "backward" else ""
     samples = format_samples(explanation)
     if samples and cause.startswith(INPUT_CONTAINS):

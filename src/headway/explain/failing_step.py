@@ -119,8 +119,8 @@ TRIED: tuple[Tried, ...] = ("not tried", "not cured", "cured")
 
 
 class RankExchange(Protocol):
-    """The exchange among the ranks. What a rank says is computed when it is asked: the end of a
-    pass is part of the question, and a pass that ended early on another rank has failed here."""
+    """The exchange among the ranks. A rank computes its value during the exchange: a pass ends
+    there, and if it ended early on another rank, it has failed on this one too."""
 
     def gather(self, value: Callable[[], T]) -> Sequence[T]:
         """What every rank says, in their order."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from headway.explain import counterfactual, locate
 from headway.explain import explanation as wording
+from headway.explain.batch_samples import add_common, blame_batch
 from headway.explain.explanation import Explanation, Guilt, Nature, Origin, Spike, Trial
 from headway.explain.failing_step import (
     FailingStep,
@@ -23,7 +24,6 @@ from headway.explain.failing_step import (
 )
 from headway.explain.remedies.base import StepRemedy
 from headway.explain.remedies.drop_samples import Bisection, DropSamples
-from headway.explain.remedies.sample_traits import add_common, blame_batch
 from headway.explain.spikes import find_spike
 from headway.explain.trace import Trace
 from headway.torch_adapters.runtime_state import compiled_code_runs

@@ -12,20 +12,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from headway.explain.autograd_nodes import ForwardNotes
 from headway.explain.bad_inputs import BadInputTracker, CallArguments
 from headway.explain.bad_results import BadResultInspector
 from headway.explain.batch_samples import BatchSamples
 from headway.explain.failing_step import FailingStep
 from headway.explain.tensor_memory import MemoryOwners, MemoryWrite, MemoryWrites
 from headway.explain.trace import NamedGradients, Trace, TraceResults, changed_arguments
-from headway.torch_adapters import nonfinite_scan, runtime_state
+from headway.explain.traced_call import ForwardNotes
+from headway.torch_adapters import runtime_state, tensor_values
 from headway.torch_adapters.modes import (
     UNDECLARED_WRITES,
     LastingModes,
     UncompiledDispatchMode,
     current_dispatch_mode,
-    other_modes_in_force,
+    modes_may_change,
 )
 from headway.torch_adapters.module_stack import ModuleNames
 from headway.torch_adapters.op_recording.op_frames import FrameLine
@@ -144,9 +144,10 @@ class LastingTrace(Trace):
         return not self._in_force
 
     def rest(self) -> bool:
-        """Trace nothing until `wake`; False where a mode that was entered later is in force."""
+        """Trace nothing until `wake`; False where a mode that was entered later is in force, or
+        within a call of a compiled function."""
         on_top: Any = current_dispatch_mode()
-        if on_top is not self:
+        if on_top is not self or runtime_state.in_compiled_call():
             return False
         LastingModes.count -= 1
         UncompiledDispatchMode.__exit__(self, None, None, None)  # type: ignore[no-untyped-call]
@@ -155,7 +156,7 @@ class LastingTrace(Trace):
 
     def wake(self) -> None:
         """Trace again, unless the script is inside of a mode of its own, which must end first."""
-        if self.resting and not other_modes_in_force():
+        if self.resting and modes_may_change():
             self._join()
         self.paused = self.resting
 
@@ -196,7 +197,7 @@ class LastingTrace(Trace):
 
     def look_at_batch(self, batch: Any) -> FailingStep:
         """In a DataLoader worker: a batch is complete."""
-        for tensor in nonfinite_scan.batch_tensors(batch):
+        for tensor in tensor_values.batch_tensors(batch):
             self._untraced(self._look_at_losses, [tensor], {})
         return self._failing_step
 

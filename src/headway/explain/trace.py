@@ -15,13 +15,19 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from headway.explain.autograd_nodes import ForwardCalls, TracedComponent, read_component_graphs
 from headway.explain.bad_inputs import BadInputTracker, CallArguments, digest_memory
 from headway.explain.bad_results import BadResultInspector
 from headway.explain.batch_samples import BatchSamples, GradientShares
 from headway.explain.failing_step import FailingStep, PassObserver
 from headway.explain.tensor_memory import MemoryOwners, MemoryWrites
-from headway.explain.traced_call import BadInput, BadResult, TracedCall
+from headway.explain.traced_call import (
+    BadInput,
+    BadResult,
+    ForwardCalls,
+    TracedCall,
+    TracedComponent,
+    read_component_graphs,
+)
 from headway.torch_adapters import runtime_state
 from headway.torch_adapters.modes import (
     UncompiledDispatchMode,

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
@@ -29,23 +28,21 @@ from headway.core.findings import Finding, Findings
 from headway.explain.explanation import Explanation
 from headway.explain.failing_step import StepPass as OnePass
 from headway.guard import guard_inputs
-from headway.guard import recorder as tracking
 from headway.guard.brake.adaptive_clipper import require_limit
 from headway.guard.brake.clip_rules import AdaptiveClip
 from headway.guard.endings.exit_hooks import OpenRun
 from headway.guard.fail_safe import FailSafe
-from headway.guard.guard_inputs import GuardedLoader
+from headway.guard.guard_inputs import Batch, GuardedLoader, attach_notifier, attach_trackers
 from headway.guard.measure.sampling import SamplingPlan
-from headway.guard.missing_steps import MissingSteps
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.data_position import DataPass, DataPosition
 from headway.guard.recovery.snapshots import Snapshots
 from headway.guard.recovery.training_state import Stateful
 from headway.guard.session import Session
-from headway.guard.step_hooks import StepHooks
+from headway.guard.step_hooks import MissingSteps, StepHooks
 from headway.output.notebook import guard_html, guard_state, keep_losses
 from headway.output.notices import Notices, print_end
-from headway.policy import Action, Policy, require_policy
+from headway.policy import Action, Policy
 from headway.rerun import in_script
 from headway.rerun.bad_step import AppliedRemedy, BadStep
 from headway.rerun.protocol import RerunMoment
@@ -54,8 +51,6 @@ from headway.torch_adapters.loaders.sample_indices import iterate_loader, make_i
 from headway.torch_adapters.module_stack import unwrap_model
 from headway.torch_adapters.process_groups import rank_group, sharded_tensors
 from headway.torch_adapters.process_groups.local_gradients import LocalGradientMonitor
-
-Batch = TypeVar("Batch")
 
 
 class Guard:
@@ -113,17 +108,11 @@ class Guard:
         self._optimizers = optimizers
         self._closed = False
         self.scheduler = scheduler
-        guard_inputs.claim_optimizers(self, optimizers, self._notices)
-        if fuse:
-            guard_inputs.fuse_optimizers(optimizers, self._notices)
+        guard_inputs.claim_optimizers(self, optimizers, self._notices, fuse=fuse)
         settings = settings or Settings.load()
-        policy = require_policy(policy) or Policy.from_mapping(settings.policy)
-        if capture is not None:
-            policy = replace(policy, capture=capture)
-        parameters = [p for item in optimizers for g in item.param_groups for p in g["params"]]
+        policy = guard_inputs.choose_policy(policy, settings, capture)
         sharded_tensors.register_fsdp_units(models)
-        self._ranks = rank_group.find_rank_group(models, parameters, group, self._notices)
-        self._notices.rank = self._ranks.rank if self._ranks is not None else 0
+        self._ranks = rank_group.find_rank_group(models, optimizers, group, self._notices)
         recorder = self._make_recorder(
             settings=settings,
             policy=policy,
@@ -134,15 +123,13 @@ class Guard:
             ranks=self._ranks,
             sampling_plan=self._sampling_plan,
         )
-        self._trackers = tracking.attach_trackers(trackers, recorder, self._ranks, self._notices)
-        tracking.attach_notifier(notify, recorder, self._ranks, self._notices)
+        self._trackers = attach_trackers(trackers, recorder, self._ranks, self._notices)
+        attach_notifier(notify, recorder, self._ranks, self._notices)
         self._losses = keep_losses(recorder.listeners)
         self._protected = FailSafe(self._notices, self._restore_training)
-        self._origins = (
-            None
-            if self._ranks is None
-            else LocalGradientMonitor(models, self._protected, self._notices)
-        )
+        self._origins = None
+        if self._ranks is not None:
+            self._origins = LocalGradientMonitor(models, self._protected, self._notices)
         self._session = Session(
             [unwrap_model(item) for item in models],
             optimizers,
@@ -170,7 +157,6 @@ class Guard:
             notices=self._notices,
             close=self.close,
         )
-        self._observer = self._hooks.observer
         self._missing = self._make_missing_steps(
             optimizers, recorder, self._session.counter, self._protected
         )
@@ -205,13 +191,7 @@ class Guard:
 
     def open_pass(self, one: DataPass, number: int) -> ObservedLoader:
         """Start a pass over a loader; each batch has its origin, and bad ones may be avoided."""
-        source = self.data_position.open(one, self._iterate)
-        avoiding = self._session.policy.avoid_bad_batches
-        avoid = partial(self._protected, self._session.avoids) if avoiding else None
-        rescue = self._session.rescue_for(one.loader)
-        return ObservedLoader(
-            source, number, avoid, given=one.given, rescue=rescue, loader=one.loader
-        )
+        return self._session.open_pass(one, number, self._iterate, self._protected)
 
     def _iterate(self, loader: Any) -> Iterator[Any]:
         tape = None if self._closed else self._protected(make_index_recorder, loader)
@@ -296,8 +276,8 @@ class Guard:
         """
         if in_script.is_requested():  # the state will be that of an incident
             return 0
-        recorder = self._session.recorder
-        return self._session.recovery.resume(lambda: recorder.folder_with_snapshots(run_dir))
+        find = partial(self._session.recorder.folder_with_snapshots, run_dir)
+        return self._session.recovery.resume(find)
 
     def epochs(self, count: int) -> Iterator[int]:
         """`range(count)` without the epochs that were complete before a resume."""
@@ -348,7 +328,6 @@ class Guard:
 
     def redeliver_captured(self, incident: BadStep, one: OnePass) -> Generator[Any, None, None]:
         """The captured batches for the loop, while nothing is updated."""
-        self._session.buffers.renew()
         return self._rerun.run_captured(incident, one)
 
     def explain_captured_step(self, incident: BadStep, frame: FrameType | None) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""What users pass to a guard: checks the arguments of `Guard()` and wraps loaders."""
+"""What users pass to a guard: its arguments, trackers and loaders."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import sys
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -21,10 +22,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from headway._version import __version__
+from headway.config import Settings
 from headway.errors import LossNotScalar, UsageError
 from headway.guard.brake.clip_rules import AdaptiveClip
 from headway.guard.recovery.training_state import SCHEDULE
-from headway.output.notices import Notices
+from headway.output.notices import Notices, Notifier
+from headway.output.trackers.tracker_group import TrackerGroup, open_trackers
+from headway.policy import Policy, require_policy
 from headway.rerun import in_script
 from headway.torch_adapters import optimizer_adapter
 from headway.torch_adapters.frames import current_frame
@@ -32,6 +36,8 @@ from headway.torch_adapters.step_skipping import complete_optimizer
 
 if TYPE_CHECKING:
     from headway.guard.guard import Guard
+    from headway.guard.recorder import Recorder
+    from headway.torch_adapters.process_groups.rank_group import RankGroup
 
 
 def as_list(given: Any, kind: type, what: str) -> list[Any]:
@@ -72,8 +78,16 @@ def name_stateful(keep: Mapping[str, Any] | None, *, scheduler: Any, scaler: Any
 _guards: weakref.WeakKeyDictionary[Optimizer, weakref.ref[Guard]] = weakref.WeakKeyDictionary()
 
 
-def claim_optimizers(guard: Guard, optimizers: Sequence[Optimizer], notices: Notices) -> None:
-    """Close any other guard of these optimizers."""
+def choose_policy(policy: Policy | None, settings: Settings, capture: str | None) -> Policy:
+    """The policy given to the guard, or that of the settings; `capture` overrides its own."""
+    chosen = require_policy(policy) or Policy.from_mapping(settings.policy)
+    return chosen if capture is None else replace(chosen, capture=capture)
+
+
+def claim_optimizers(
+    guard: Guard, optimizers: Sequence[Optimizer], notices: Notices, *, fuse: bool
+) -> None:
+    """Close any other guard of these optimizers; `fuse`: switch them to their fused form."""
     for item in optimizers:
         complete_optimizer(item)
         other = _guards.get(item)
@@ -84,19 +98,14 @@ def claim_optimizers(guard: Guard, optimizers: Sequence[Optimizer], notices: Not
             )
             known.close()
         _guards[item] = weakref.ref(guard)
+        if fuse and not optimizer_adapter.fuse_optimizer(item):
+            notices.once("fuse", f"{type(item).__name__} cannot be fused here; unchanged")
 
 
 def release_optimizers(optimizers: Sequence[Optimizer]) -> None:
     """A guard closes."""
     for item in optimizers:
         _guards.pop(item, None)
-
-
-def fuse_optimizers(optimizers: Sequence[Optimizer], notices: Notices) -> None:
-    """Switch optimizers to their fused form, where they have one."""
-    for item in optimizers:
-        if not optimizer_adapter.fuse_optimizer(item):
-            notices.once("fuse", f"{type(item).__name__} cannot be fused here; unchanged")
 
 
 def require_scalar(loss: Any) -> None:
@@ -220,6 +229,35 @@ def _git_state(folder: str) -> dict[str, Any]:
 
 
 Batch = TypeVar("Batch")
+
+
+def attach_trackers(
+    given: Sequence[Any], recorder: Recorder, ranks: RankGroup | None, notices: Notices
+) -> TrackerGroup:
+    """Send the records to these trackers.
+
+    Of ranks that write one run together, only rank 0 does. The replay of an incident is not sent.
+    """
+    writer = recorder.writer
+    folder = None if writer is None or writer.broken else writer.path
+    if (ranks is not None and ranks.rank != 0) or in_script.is_requested():
+        given = ()
+    trackers = open_trackers(given, run_dir=folder, notify=notices.once)
+    recorder.listeners += [queue.record for queue in trackers.queues]
+    recorder.finding_listeners += [queue.finding for queue in trackers.queues]
+    return trackers
+
+
+def attach_notifier(
+    given: Any, recorder: Recorder, ranks: RankGroup | None, notices: Notices
+) -> None:
+    """Send findings and the end of the run to a webhook, a command or a function; rank 0 only."""
+    if not given or (ranks is not None and ranks.rank != 0) or in_script.is_requested():
+        return
+    writer = recorder.writer
+    notifier = Notifier(given, "a run" if writer is None else writer.path.name, notices.once)
+    recorder.finding_listeners.append(notifier.finding)
+    recorder.end_listeners.append(notifier.ended)
 
 
 class GuardedLoader(Generic[Batch]):

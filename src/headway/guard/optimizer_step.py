@@ -357,6 +357,8 @@ class OptimizerStep:
     def _deliver(self, context: StepContext, readings: Readings) -> None:
         total = readings["total"][0]
         loss = readings["loss"][0] if "loss" in readings else 0.0
+        if "norms_differ" in readings:
+            self.measure.fused_norms.compared(bool(readings["norms_differ"][0]))
         table = None
         if self.vote is not None:
             table = self.vote.delivered(readings["calls"], readings.get("ranks"))

@@ -30,8 +30,7 @@ from headway.core.signals import Signal
 from headway.engine import Engine
 from headway.errors import UsageError
 from headway.guard.measure.sampling import FULL_SAMPLING, SamplingPlan, sampled_signals
-from headway.output.notices import Notices, Notifier, logger
-from headway.output.trackers.tracker_group import TrackerGroup, open_trackers
+from headway.output.notices import Notices, logger
 from headway.policy import Action, Ladder, Policy, Rung, StepVerdict
 from headway.rerun import in_script
 from headway.rundir.heartbeat import HeartbeatWriter
@@ -383,32 +382,3 @@ def _is_known_to_all(code: str) -> bool:
     """Whether a check judges the table of all ranks, which each of them has."""
     check = registry.find(code)
     return check is not None and any(name.startswith("rank/") for name in check.needs.signals)
-
-
-def attach_trackers(
-    given: Sequence[Any], recorder: Recorder, ranks: RankGroup | None, notices: Notices
-) -> TrackerGroup:
-    """Send the records to these trackers.
-
-    Of ranks that write one run together, only rank 0 does. The replay of an incident is not sent.
-    """
-    writer = recorder.writer
-    folder = None if writer is None or writer.broken else writer.path
-    if (ranks is not None and ranks.rank != 0) or in_script.is_requested():
-        given = ()
-    trackers = open_trackers(given, run_dir=folder, notify=notices.once)
-    recorder.listeners += [queue.record for queue in trackers.queues]
-    recorder.finding_listeners += [queue.finding for queue in trackers.queues]
-    return trackers
-
-
-def attach_notifier(
-    given: Any, recorder: Recorder, ranks: RankGroup | None, notices: Notices
-) -> None:
-    """Send findings and the end of the run to a webhook, a command or a function; rank 0 only."""
-    if not given or (ranks is not None and ranks.rank != 0) or in_script.is_requested():
-        return
-    writer = recorder.writer
-    notifier = Notifier(given, "a run" if writer is None else writer.path.name, notices.once)
-    recorder.finding_listeners.append(notifier.finding)
-    recorder.end_listeners.append(notifier.ended)

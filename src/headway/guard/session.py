@@ -6,7 +6,7 @@ as a `RerunHost`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from headway.guard.optimizer_step import OptimizerStep, StepParts
 from headway.guard.ranks.rank_table import COLUMNS, NONFINITE
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.bad_samples import BadSamples
+from headway.guard.recovery.data_position import DataPass
 from headway.guard.recovery.quarantine import Quarantine
 from headway.guard.recovery.recovery_manager import RecoveryManager
 from headway.guard.recovery.snapshots import Snapshots
@@ -47,14 +48,16 @@ from headway.output.notices import Notices
 from headway.policy import Policy
 from headway.rerun import in_script
 from headway.rerun.controller import RerunController
-from headway.rerun.recorded_batch import RecordedBatch, RescueBatch
+from headway.rerun.protocol import ProtectedCalls
+from headway.rerun.recorded_batch import ObservedLoader, RecordedBatch, RescueBatch
 from headway.rerun.rerun_group import RerunGroup
 from headway.torch_adapters.device_failure.lost_device import device_is_lost
 from headway.torch_adapters.optimizer_adapter import LossScaling
 from headway.torch_adapters.process_groups import rank_group
 from headway.torch_adapters.process_groups.hook_states import HookStates
 from headway.torch_adapters.process_groups.local_gradients import LocalGradientMonitor
-from headway.torch_adapters.process_groups.rank_group import Agreement, RankGroup, SingleProcess
+from headway.torch_adapters.process_groups.rank_agreement import Agreement, SingleProcess
+from headway.torch_adapters.process_groups.rank_group import RankGroup
 from headway.torch_adapters.saved_state import BufferBackup
 
 
@@ -163,7 +166,7 @@ class Session:
             if ranks is None or origins is None or not isinstance(self.agreement, Agreement)
             else RerunGroup(ranks, origins, models, self.agreement)
         )
-        """The ranks that run a step again agreement."""
+        """The ranks that run a bad step again together."""
         self.rerun = RerunController(self, policy, notices)
         self.outcomes.connect(self.recovery, self.rerun, self.optimizer_steps.values())
         self.machine.connect(self.recovery, self.rerun)
@@ -233,6 +236,24 @@ class Session:
         """What leaves out the bad samples of a loader, if the policy says so."""
         bad = self.bad_samples
         return None if bad is None else partial(bad.rescue, loader)
+
+    def open_pass(
+        self,
+        one: DataPass,
+        number: int,
+        iterate: Callable[[Any], Iterator[Any]],
+        protected: ProtectedCalls,
+    ) -> ObservedLoader:
+        """A pass over a loader that `iterate` reads; bad batches and samples may be left out."""
+        avoid = partial(protected, self.avoids) if self.policy.avoid_bad_batches else None
+        return ObservedLoader(
+            self.recovery.data_position.open(one, iterate),
+            number,
+            avoid,
+            given=one.given,
+            rescue=self.rescue_for(one.loader),
+            loader=one.loader,
+        )
 
     def finish(self, *, well: bool, last: bool = True) -> None:
         """The run is over; `well`: no error stopped it. Not `last`: another guard takes over, at a

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from headway.guard.endings.batch_history import BatchHistory
+from headway.guard.endings.batch_history import RECENT_BATCHES, BatchHistory
 from headway.guard.measure.parameter_index import StateInspector
 from headway.guard.measure.step_measure import HostReadings
 from headway.guard.memory.retained_graphs import GraphRetention
@@ -43,7 +43,7 @@ from headway.rerun.bad_step import StepContext
 from headway.rerun.protocol import RerunMoment
 from headway.rerun.recorded_batch import BatchOrigin, RecordedBatch
 from headway.rundir.heartbeat import BACKWARD, DATA, FORWARD, USER
-from headway.torch_adapters import nonfinite_scan
+from headway.torch_adapters import tensor_values
 from headway.torch_adapters.frames import current_frame
 from headway.torch_adapters.optimizer_adapter import LossScaling
 from headway.torch_adapters.process_groups.local_gradients import LocalGradientMonitor
@@ -54,14 +54,11 @@ if TYPE_CHECKING:
     from headway.guard.optimizer_step import OptimizerStep
     from headway.guard.recovery.recovery_manager import RecoveryManager
     from headway.rerun.controller import RerunController
-    from headway.rerun.strategies.loop_follower import LoopFollower
 
 MAX_BATCHES = 16
 """Batches of the current step that are kept, to name the bad one under gradient accumulation."""
 MAX_COMPONENTS = 100
 """Maximum number of loss component names; a new name at every step would fill the memory."""
-RECENT_BATCHES = 3
-"""Batches that are kept on the host: a kernel fails a step or two before its error shows."""
 PARAMETER_SCAN_INTERVAL = 100
 """Steps between two scans for added, removed, frozen or unfrozen parameters."""
 
@@ -117,7 +114,6 @@ class StepMachine:
         """By the identity of the optimizer."""
         self._recovery: RecoveryManager
         self._rerun: RerunController
-        self._loop: LoopFollower
         self._state = StepState.BETWEEN
         self._stepped: set[int] = set()
         """Optimizers that have stepped since the loop body was last complete."""
@@ -197,18 +193,17 @@ class StepMachine:
         kept = RecordedBatch(batch, origin, position, run=run)
         self._batches.append(kept)
         if self._keeps_recent is None:
-            on_host = torch.cuda.is_initialized() and nonfinite_scan.is_on_host(batch)
-            self._keeps_recent = on_host
+            self._keeps_recent = torch.cuda.is_initialized() and tensor_values.is_on_host(batch)
         if self._keeps_recent:
             self.recent.append(batch)
         if self._rerun.rng_before is None:
-            samples = nonfinite_scan.batch_size(batch) or 0
+            samples = tensor_values.batch_size(batch) or 0
         else:
-            tensors = nonfinite_scan.attached_tensors(batch)
-            samples = nonfinite_scan.row_count(tensors) or 0
+            tensors = tensor_values.attached_tensors(batch)
+            samples = tensor_values.row_count(tensors) or 0
             kept.watch_for_changes(tensors, copy=self._rerun.copy_batches)
         self.batch_history.add(batch, samples)
-        self._host.batch_handed(waited, samples, nonfinite_scan.token_count(batch))
+        self._host.batch_handed(waited, samples, tensor_values.token_count(batch))
         self._state = StepState.FORWARD
         self._heartbeat.enter(FORWARD)
 

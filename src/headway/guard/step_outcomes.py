@@ -146,7 +146,7 @@ class StepOutcomes:
         self._recorder.step(assembly.step, assembly.values, assembly.columns, held=assembly.held)
         if (norms := assembly.columns.get("buffer/norm")) is not None:
             if all(map(math.isfinite, norms.values)):
-                self._rerun.unused_batches.clear()
+                self._rerun.unexplained.unused_batches.clear()
             else:
                 self._rerun.buffers_are_bad(assembly.step)
         if not assembly.held:

@@ -30,7 +30,7 @@ from headway.config import Settings
 from headway.core.findings import Finding
 from headway.core.numbers import round_digits
 from headway.errors import UsageError
-from headway.guard import recorder
+from headway.guard import guard_inputs
 from headway.guard.endings.failure import FailureMoment, record_failure
 from headway.guard.recorder import Recorder
 from headway.output.notices import Notices
@@ -98,7 +98,7 @@ class Watch:
             always=("grad_norm", "lr", "step_time_s"),
         )
         shown = trackers if engine.global_rank == 0 else ()
-        self._trackers = recorder.attach_trackers(shown, self._recorder, None, self._notices)
+        self._trackers = guard_inputs.attach_trackers(shown, self._recorder, None, self._notices)
         self._step = 0
         self._losses: list[Any] = []
         self._began = 0.0

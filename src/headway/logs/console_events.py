@@ -5,11 +5,12 @@ warnings about NaN.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from headway import registry
+from headway.logs.log_endings import ENDING_CLUES, SIGNED_OFF, LastWords, read_last_words
+from headway.logs.log_file import strip_prefix, texts_in
 from headway.logs.log_names import map_name
 from headway.logs.log_table import LogEvent
 
@@ -51,17 +52,13 @@ def find_raw_name(ours: str, columns: Iterable[str]) -> str:
 
 # Events.
 
-SIGNED_OFF = "signed-off"
-"""Kind of event for a line that says that the training is complete."""
 MAX_EVENTS = 10_000
 """Events that are kept per log."""
 
 _CLUES = (
-    "raceback", "verflow", "VERFLOW", "memory", "illed", "oom", "ignal", "heckpoint", "esum",
-    "OutOfMemory", "SIGKILL", "exitcode", "oss scale", "ontinuing", "estored", "RuntimeError",
-    "Segmentation", "Bus error", "core dumped", "CANCELLED", "atchdog", "ompleted", "inished",
-    "Out Of Memory", "KeyboardInterrupt", "SIGTERM", "done", "Done", "DONE", "Terminated",
-    "Exception ignored",
+    "raceback", "verflow", "VERFLOW", "heckpoint", "esum", "OutOfMemory", "oss scale", "ontinuing",
+    "estored", "atchdog", "ompleted", "inished", "done", "Done", "DONE", "Exception ignored",
+    "out of memory", "RESOURCE_EXHAUSTED", "CUBLAS_STATUS", "OOM when", *ENDING_CLUES,
 )  # fmt: skip
 
 _OVERFLOW = re.compile(r"overflow\b|OVERFLOW!", re.IGNORECASE)
@@ -71,25 +68,13 @@ _REDUCED = re.compile(
     r"\s{0,4}([\d.]{1,30}(?:e[-+]?\d{1,3})?)"
 )
 _AT_MINIMUM = re.compile(r"loss scale already at minimum|[Mm]inimum loss scale reached")
-_MEMORY = re.compile(r"out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED")
-_KILLED = re.compile(
-    r"^\s*Killed\s*$|oom[-_ ]?kill|\bsignal:? ?9\b|SIGKILL|exitcode\s{0,4}:\s{0,4}-9\b"
-    r"|:\s*Out Of Memory\s*$|^\S{0,80}\s{0,4}\d{0,9}\s{0,4}Killed\s{2,}"
-    r"|: line \d{1,7}:\s{1,8}\d{1,10}\s{1,4}Killed\b",
-    re.IGNORECASE,
+_MEMORY = re.compile(
+    r"(?<![Cc]group )out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED"
+    r"|OOM when allocating"
 )
-_CRASH_SIGNALS = (("Segmentation fault", 11), ("Bus error", 7), ("Aborted (core dumped)", 6))
-"""What a shell prints for a process that a signal ended, and the signal."""
-_CHILD_SIGNAL = re.compile(
-    r"exitcode\s{0,4}:\s{0,4}-(\d{1,2})\b|\bSignal (\d{1,2}) \(SIG[A-Z]{2,8}\) received"
-)
-"""What torchrun prints for a worker that a signal ended."""
-_STOP_SIGNALS = (2, 15)
-"""Signals by which a launcher stops the other workers: not the cause."""
 _CANCELLED = re.compile(
     r"CANCELLED AT|DUE TO (?:TIME LIMIT|PREEMPTION)"
     r"|[Rr]eceived (?:signal )?(?:15\b|(?:Signals\.)?SIGTERM)"
-    r"|^\s*Terminated\s*$|: line \d{1,7}:\s{1,8}\d{1,10}\s{1,4}Terminated\b"
 )
 _WATCHDOG = re.compile(r"Watchdog caught collective operation timeout", re.IGNORECASE)
 _SIGNED_OFF = re.compile(
@@ -174,22 +159,23 @@ class ConsoleEventScanner:
             self._once(row, "out-of-memory-in-log", line)
         elif _CANCELLED.search(line):
             self._once(row, "interrupted-in-log", line, signal=15)
-        elif _KILLED.search(line):
-            self._once(row, "killed-in-log", line, signal=9)
-        elif signal := _crash_signal(line):
-            self._once(row, "killed-in-log", line, signal=signal)
         elif _WATCHDOG.search(line):
             self._once(row, "hang-in-log", line)
-        elif line.strip() == "KeyboardInterrupt":
-            self._error(line.strip(), row)
+        elif said := read_last_words(line):
+            self._last_words(said, line, row)
         elif _SIGNED_OFF.search(line):
             self._add(LogEvent(row, SIGNED_OFF, {"text": line.strip()[:400]}))
             return False  # the line may be a row, too
-        elif "RuntimeError" in line and (found := _ERROR.match(line)):
-            self._error(found[1].strip(), row)
         else:
             return self._restart(line, row)
         return True
+
+    def _last_words(self, said: LastWords, line: str, row: int) -> None:
+        if said.kind == "exception":
+            self._error(line.strip()[:400], row)
+        else:
+            aside = {"aside": True} if said.aside else {}
+            self._once(row, said.kind, line, signal=said.signal, **aside)
 
     def _restart(self, line: str, row: int) -> bool:
         resumed = _RESUMED.search(line)
@@ -250,7 +236,8 @@ class ConsoleEventScanner:
     def _once(self, row: int, kind: str, line: str, **data: Any) -> None:
         last = self.events[-1] if self.events else None
         frame = self._take_frame()
-        if last is None or last.kind != kind or last.row != row:
+        new = last is None or last.kind != kind or last.row != row
+        if new or (last and "aside" in last.data and "aside" not in data):
             self._add(LogEvent(row, kind, {"error": line.strip()[:400], **data, **frame}))
 
     def collect(self) -> list[LogEvent]:
@@ -268,14 +255,25 @@ class ConsoleEventScanner:
             self.events.append(event)
 
 
-def _crash_signal(line: str) -> int:
-    """The signal that ended a process, by the words of a shell or of torchrun; 0 for none."""
-    for text, number in _CRASH_SIGNALS:
-        if text in line:
-            return number
-    child = _CHILD_SIGNAL.search(line)
-    number = int(child[1] or child[2]) if child else 0
-    return 0 if number in _STOP_SIGNALS else number
+TAIL = 400
+"""Last lines of a file of rows that are searched for how the run ended."""
+
+
+def events_after_rows(
+    last: Iterable[str], is_row: Callable[[str], bool], rows: int
+) -> list[LogEvent]:
+    """The events in the lines after the last row of a CSV or JSON file: a launcher's last words."""
+    after: list[str] = []
+    for line in last:
+        if is_row(line):
+            after.clear()
+        else:
+            after.append(line)
+    scanner = ConsoleEventScanner()
+    for line in after:
+        for text in texts_in(line) if line.startswith("{") else [line]:
+            scanner.scan(strip_prefix(text)[0] or text, rows)
+    return scanner.collect()
 
 
 def _float(text: str) -> float | None:
@@ -283,84 +281,3 @@ def _float(text: str) -> float | None:
         return float(text.rstrip("."))
     except ValueError:
         return None
-
-
-# How a log ends: the last of these events after the last row.
-
-_ENDINGS = {
-    "exception": "crash",
-    "out-of-memory-in-log": "out-of-memory",
-    "killed-in-log": "killed",
-    "interrupted-in-log": "interrupted",
-    "hang-in-log": "hang",
-}
-"""The kind of a line anywhere in a log, and that of a run which ends with it."""
-_BY_MEMORY = re.compile(r"oom[-_ ]?kill|out of memory", re.IGNORECASE)
-_DEVICE_MEMORY = re.compile(r"CUDA|HIP|XPU|MPS|\bGPU\b|CUBLAS")
-_ASKED = re.compile(r"Tried to allocate ([\d.]{1,12}) ([KMGT])iB")
-_BY_TEXT = (
-    ("KeyboardInterrupt", "interrupted"),
-    ("DataLoader worker", "loader-failed"),
-    ("No space left on device", "save-failed"),
-    ("collective operation timeout", "hang"),
-)
-"""Text of an exception, and the kind of ending it stands for."""
-
-
-ENDING_CODES = {
-    "killed": "HD913",
-    "out-of-memory": "HD808",
-    "hang": "HD914",
-    "interrupted": "HD915",
-    "loader-failed": "HD514",
-    "save-failed": "HD708",
-}
-"""Kinds of endings and the check of each; a kind without a check of its own is a crash."""
-
-
-_TIMEOUT = re.compile(r"OpType=(\w{1,40}).{0,400}?ran for (\d{1,12}) milliseconds")
-_OF_RANK = re.compile(r"\[Rank (\d{1,6})\]|\[rank(\d{1,6})\]")
-
-
-def _read_timeout(text: str) -> dict[str, Any]:
-    """The rank, the collective and the seconds, from the watchdog of a process group."""
-    found, rank = _TIMEOUT.search(text), _OF_RANK.search(text)
-    if found is None:
-        return {}
-    number = int(rank[1] or rank[2]) if rank else 0
-    place = {"rank": number, "state": "waiting", "within": found[1].lower()}
-    return {"idle_s": int(found[2]) / 1000, "ranks": [place]}
-
-
-def find_ending(after_last_row: Sequence[LogEvent]) -> LogEvent | None:
-    """How the run ended, from the events after its last row; None if nothing shows that it
-    failed."""
-    known = {kind for kind, code in ENDING_CODES.items() if registry.find(code) is not None}
-    ended = None
-    for event in after_last_row:
-        if event.kind in _ENDINGS:
-            # The first exception is the cause; a kill is what became of the process.
-            if ended is None or event.kind in ("killed-in-log", "interrupted-in-log"):
-                ended = event
-        elif event.kind == SIGNED_OFF:
-            ended = None  # what came before was caught
-    if ended is None:
-        return None
-    error = str(ended.data.get("error", ""))
-    kind = next((kind for text, kind in _BY_TEXT if text in error), _ENDINGS[ended.kind])
-    data = {**ended.data, "error_type": error.partition(":")[0][:120], "text": error}
-    data["steps"] = ended.row
-    if kind == "interrupted":
-        data.setdefault("signal", 2)
-    if kind == "killed" and _BY_MEMORY.search(error):
-        kind = "out-of-memory"
-        data["killed"] = "certain"
-    if kind == "out-of-memory":
-        data["memory_of"] = "device" if _DEVICE_MEMORY.search(error) else "host"
-        if asked := _ASKED.search(error):
-            data["requested"] = int(float(asked[1]) * 1024 ** "KMGT".index(asked[2]) * 1024)
-    elif kind == "hang":
-        data |= _read_timeout(error)
-    elif kind == "killed" and kind not in known:
-        data["error"] = f"killed by signal {data.get('signal')} (the log ends with: {error})"
-    return LogEvent(ended.row, kind if kind in known else "crash", data)

@@ -164,7 +164,11 @@ def _read(text: str) -> _Gap:
     head = head.rstrip(":=->→. \t\"'")
     outer = ""
     opened = head.rfind("(")
-    if opened > 0 and not strong and head.find(")", opened) < 0:
+    if opened > 0 and head.find(")", opened) >= 0:
+        opened = -1
+    if opened > 0 and strong and "loss" in head[opened:].lower():
+        head = head[opened + 1 :]  # `step 3/10 completed (loss: 2.3)`
+    elif opened > 0 and not strong:
         outer, head = head[:opened], head[opened + 1 :]
         outer = _trim(outer[max((found.end() for found in _BREAKS.finditer(outer)), default=0) :])
     own = _UNIT_IN_NAME.search(head)

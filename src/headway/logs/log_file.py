@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import json
 import re
 import zlib
 from collections.abc import Iterator
@@ -188,7 +189,7 @@ def console_lines(path: Path) -> Iterator[str]:
                 rest = rest[:MAX_LINE]
                 for line in parts:
                     if line and not line.isspace():
-                        yield _plain(line)
+                        yield from _plain(line)
                 if not block:
                     return
     except OSError as error:
@@ -202,11 +203,34 @@ def _encoding(start: bytes) -> str:
     return "utf-8"
 
 
-def _plain(line: str) -> str:
+def _plain(line: str) -> list[str]:
+    """The line without colours; the lines of the text inside, if it is a logger's JSON."""
     line = line[:MAX_LINE]
+    if line.startswith("{") and (texts := texts_in(line)):
+        return [_without_colours(text) for text in texts]
+    return [_without_colours(line)]
+
+
+def _without_colours(line: str) -> str:
     if "\x1b" in line:
         line = _ANSI.sub("", line)
     return _BARE_LOSS.sub(r" loss: \1", line) if "grad_fn=" in line else line
+
+
+_WRAPPED = re.compile(
+    r"""[{,]\s{0,4}"(?:message|msg|event|log|textPayload|error|exc_info|exception|stack)"\s{0,4}:"""
+    r"""\s{0,4}("(?:[^"\\]|\\.){1,12000}")"""
+)
+"""The text in a logger's or a container's JSON: `{"level": "info", "message": "loss 2.3"}`"""
+
+
+def texts_in(line: str) -> list[str]:
+    """The lines of text in one line of a logger that writes JSON."""
+    texts: list[str] = []
+    for found in _WRAPPED.finditer(line):
+        with suppress(ValueError):
+            texts += json.loads(found[1]).replace("\r", "\n").split("\n")
+    return [text for text in texts if text and not text.isspace()]
 
 
 def strip_prefix(line: str) -> tuple[str, str]:
@@ -248,8 +272,7 @@ def _preview_lines(path: str, size: int, head: bytes) -> tuple[tuple[str, str], 
             whole = whole[:_LOOKED_AT] + whole[-_LOOKED_AT:]
         for line in whole:
             if line and not line.isspace():
-                plain = _plain(line)
-                found.append((plain, strip_prefix(plain)[0]))
+                found += [(plain, strip_prefix(plain)[0]) for plain in _plain(line)]
     return tuple(found)
 
 

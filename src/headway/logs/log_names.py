@@ -336,7 +336,8 @@ def map_name(raw: str, unit: str = "") -> Named | None:
 
 def _map_memory(raw: str, unit: str) -> Named | None:
     """The name of a memory column under any name in the script: `sys/vram_used_gib`."""
-    words = re.sub(r"[^a-z0-9%]+", "_", _CAMEL.sub("_", raw.strip()).lower()).strip("_")
+    spelled = _CAMEL.sub("_", raw.strip()).lower().replace("%", "_%_")
+    words = re.sub(r"[^a-z0-9%]+", "_", spelled).strip("_")
     if not _MEMORY_WORD.search(words) or _NO_MEMORY.search(words):
         return None
     on_host = _ON_HOST.search(words) and not _ON_DEVICE.search(words)

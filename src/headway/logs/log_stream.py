@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headway.core.records import EventRecord, Header, Record, StepRecord
 from headway.core.signals import Signal
-from headway.logs.console_events import find_ending
+from headway.logs.log_endings import find_ending
 from headway.logs.log_names import Named, map_name, map_names
 from headway.logs.log_table import Log, LogEvent, Series, Table
 from headway.logs.signal_inference import Clipping, corrected, find_loss_parts, unit_of

@@ -226,6 +226,52 @@ def number_rows(log: Log) -> None:
         log.notes.append("no point has a step: rows are counted instead")
 
 
+@dataclass(slots=True)
+class LogPoints:
+    """Points in the order they were written; a repeated step starts a new part."""
+
+    parts: list[dict[str, tuple[array[int], array[float]]]] = field(default_factory=list)
+    furthest: dict[str, int] = field(default_factory=dict)
+    seen: dict[str, set[int]] = field(default_factory=dict)
+    """The steps of those names whose step ever decreased."""
+
+    def add(self, name: str, step: int, value: float) -> None:
+        """Adds a point; a new part if its step was already written."""
+        furthest = self.furthest.get(name, step)
+        if not self.parts or (step < furthest and self._was_there(name, step)):
+            self.parts.append({})
+            self.furthest.clear()
+            self.seen.clear()
+            furthest = step
+        part = self.parts[-1]
+        if name not in part:
+            if len(part) >= MAX_COLUMNS:
+                return
+            part[name] = array("q"), array("d")
+        if name in self.seen:
+            self.seen[name].add(step)
+        self.furthest[name] = max(step, furthest)
+        part[name][0].append(step)
+        part[name][1].append(value)
+
+    def _was_there(self, name: str, step: int) -> bool:
+        """Some writers are slightly out of order; only a repeated step is a restart."""
+        if name not in self.seen:
+            self.seen[name] = set(self.parts[-1][name][0])
+        return step in self.seen[name]
+
+    def into(self, log: Log) -> None:
+        """Adds all points to the table, as rows."""
+        for part in self.parts:
+            begin = len(log.table)
+            add_points(log.table, ((name, *points) for name, points in part.items()))
+            if begin:
+                step = log.table.steps[begin]
+                log.events.append(LogEvent(begin, "restart", {"step": step}))
+                log.notes.append(f"restarted at step {step}")
+        number_rows(log)
+
+
 def _rows(
     points: list[tuple[NDArray[np.int64], NDArray[np.int64]]],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import headway.logs.formats as package
 from headway.errors import UnreadableInput
-from headway.logs.console_events import find_ending
+from headway.logs.log_endings import find_ending
 from headway.logs.log_file import Sample, sample
 from headway.logs.log_table import Log
 

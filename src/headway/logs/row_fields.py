@@ -122,7 +122,7 @@ SPLIT_NAMES = (
 HELD_OUT = frozenset(
     ("val", "valid", "validation", "eval", "evaluation", "evaluate", "test", "testing", "dev")
 )
-METRIC_NAMES = ("name", "metric", "metric_name", "tag", "key")
+METRIC_NAMES = ("name", "metric", "metric_name", "metric.name", "tag", "key", "variable")
 VALUE_NAMES = ("value", "metric_value", "val")
 PREFIX = "val/"
 

@@ -56,12 +56,13 @@ def render_reports(
 _GITHUB_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
 
 
-def github_commands(report: ReportView) -> Iterator[str]:
-    """One line for each cause, and one for each symptom at another line."""
+def _entries(report: ReportView) -> Iterator[tuple[Finding, str, tuple[Finding, ...]]]:
+    """One entry for each cause, and one for each symptom at another line: the finding, what to add
+    to its message, and the symptoms that it stands for."""
     grouped = {id(item) for cause in report.causes for item in (cause.root, *cause.symptoms)}
     for finding in report.findings:
         if id(finding) not in grouped:
-            yield _annotation(finding)
+            yield finding, "", ()
     for cause in report.causes:
         root = cause.root
         place = (root.where.file, root.where.line)
@@ -71,10 +72,16 @@ def github_commands(report: ReportView) -> Iterator[str]:
             if item.where.file is None or (item.where.file, item.where.line) == place
         ]
         codes = ", ".join(dict.fromkeys(item.code for item in here))
-        yield _annotation(root, f"; explains {codes}" if codes else "")
+        yield root, f"; explains {codes}" if codes else "", tuple(here)
         for item in cause.symptoms:
             if item not in here:
-                yield _annotation(item)
+                yield item, "", ()
+
+
+def github_commands(report: ReportView) -> Iterator[str]:
+    """One line for each entry, and what is suppressed."""
+    for finding, also, _ in _entries(report):
+        yield _annotation(finding, also)
     for unused in report.unused_suppressions:
         at = {"file": relative_to_cwd(unused.file), "line": str(unused.line)}
         at["title"] = "unused suppression"
@@ -141,10 +148,10 @@ def sarif_document(reports: Iterable[tuple[Path, ReportView]]) -> dict[str, Any]
 
 def _run(path: Path, report: ReportView) -> dict[str, Any]:
     hidden = report.suppressed
-    shown = [*report.findings, *(item.finding for item in hidden)]
-    codes = sorted({finding.code for finding in shown})
-    results = [_result(item, codes.index(item.code), path) for item in shown]
-    for result, item in zip(results[len(report.findings) :], hidden, strict=True):
+    entries = [*_entries(report), *((item.finding, "", ()) for item in hidden)]
+    codes = sorted({finding.code for finding, *_ in entries})
+    results = [_result(item, codes.index(item.code), path, also) for item, also, _ in entries]
+    for result, item in zip(results[len(results) - len(hidden) :], hidden, strict=True):
         kind = "inSource" if item.by == "comment" else "external"
         why = {"justification": clean(item.reason)} if item.reason else {}
         result["suppressions"] = [{"kind": kind, **why}]
@@ -171,13 +178,13 @@ def _rule(code: str) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, rule: int, path: Path) -> dict[str, Any]:
+def _result(finding: Finding, rule: int, path: Path, also: str) -> dict[str, Any]:
     step = "" if finding.step is None else f"step {finding.step}: "
     result: dict[str, Any] = {
         "ruleId": finding.code,
         "ruleIndex": rule,
         "level": _SARIF_LEVELS[finding.severity],
-        "message": {"text": step + clean(message_with_repeats(finding))},
+        "message": {"text": step + clean(message_with_repeats(finding) + also)},
         "occurrenceCount": finding.count,
         "locations": [_location(finding, path)],
     }
@@ -236,8 +243,9 @@ def junit_document(
 ) -> str:
     """One test suite for each report.
 
-    A finding at or above the `fail_on` of the settings is a failure; a check that could not run and
-    a suppressed finding are skipped. `unreached`: why no step was made; it is an error.
+    A cause at or above the `fail_on` of the settings is a failure; a check that could not run, a
+    suppressed finding and a symptom of a cause are skipped. `unreached`: why no step was made; it
+    is an error.
     """
     from xml.etree import ElementTree
 
@@ -245,7 +253,8 @@ def junit_document(
     for path, report in reports:
         suite = ElementTree.SubElement(root, "testsuite", name=clean(str(path)))
         cases = [
-            *(_finding_case(item, settings.fail_on) for item in report.findings),
+            *(_finding_case(*entry, settings.fail_on) for entry in _entries(report)),
+            *_explained_cases(report),
             *(_suppressed_case(item) for item in report.suppressed),
             *_check_cases(report, settings),
         ]
@@ -275,17 +284,28 @@ _Case = tuple[str, str, "tuple[str, str, str] | None", dict[str, str]]
 """(family, name, (element, message, text) or None if it passed, file and line)."""
 
 
-def _finding_case(finding: Finding, fail_on: str) -> _Case:
+def _explained_cases(report: ReportView) -> Iterator[_Case]:
+    """The symptoms that another finding stands for."""
+    explained = {less.code: item.code for item, _, here in _entries(report) for less in here}
+    for code, by in explained.items():
+        name = f"{code} {registry.get(code).name}"
+        yield _family(code), name, ("skipped", f"explained by {by}", ""), {}
+
+
+def _finding_case(
+    finding: Finding, also: str, symptoms: tuple[Finding, ...], fail_on: str
+) -> _Case:
     place: dict[str, str] = {}
     if finding.where.file:
         place["file"] = relative_to_cwd(finding.where.file)
         if finding.where.line:
             place["line"] = str(finding.where.line)
     step = "" if finding.step is None else f"step {finding.step}: "
-    message = step + message_with_repeats(finding)
+    message = step + message_with_repeats(finding) + also
     text = "\n".join([f"{finding.severity}: {message}", format_where(finding.where)])
     text += "".join(f"\n{remedy.text}" for remedy in finding.remedies)
-    fails = fail_on != "never" and finding.severity >= Severity.parse(fail_on)
+    worst = max(item.severity for item in (finding, *symptoms))
+    fails = fail_on != "never" and worst >= Severity.parse(fail_on)
     outcome = ("failure", message, text) if fails else ("system-out", "", text)
     return _family(finding.code), _case_name(finding), outcome, place
 

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.core.findings import Finding, Severity, SourceEdit
+from headway.core.findings import Finding, Remedy, Severity, SourceEdit, say_line
+from headway.core.incident_events import incident_concerns, read_incident
 from headway.core.numbers import plural, say
 from headway.core.records import EventRecord
 from headway.output.code_frame import edit_diff
 from headway.output.incident_view import read_incident_view
-from headway.output.view import ReportView, verdict_of
+from headway.output.view import CauseView, ReportView, verdict_of
 from headway.rundir.chart_data import ChartData
 from headway.rundir.downsample import Downsampler
+from headway.rundir.timeline import find_step
 
 MAX_SOURCE_BYTES = 1 << 21
 STEPS_AROUND = 3
@@ -67,13 +69,17 @@ def headline(report: ReportView, data: ChartData, *, running: bool = False) -> s
     return ", ".join(part for part in parts if part)
 
 
-def _what(root: Finding) -> str:
+def _what(root: Finding, *, with_step: bool = True) -> str:
+    """`NaN in sample 4000`, or with the step `Inf at train.py:36`, `Gradient spike`."""
     kind = next((word for word in ("NaN", "Inf") if word in root.message), "")
     samples = root.evidence.get("data_set") or root.evidence.get("samples")
     if kind and isinstance(samples, (list, tuple)) and samples:
         more = f" and {len(samples) - 1} more" if len(samples) > 1 else ""
         return f"{kind} in sample {samples[0]}{more}"
-    at = "" if root.step is None else f" at step {root.step}"
+    at = f" at step {root.step}" if with_step and root.step is not None else ""
+    place = root.where
+    if kind and "why" in root.evidence and place.file and place.line:
+        return f"{kind} at {say_line(Path(place.file).name, place.line)}{at.replace(' at', ' in')}"
     name = root.name.replace("nonfinite", "non-finite").replace("-", " ")
     return f"{name[:1].upper()}{name[1:]}{at}".replace("Non finite", "Non-finite")
 
@@ -137,6 +143,73 @@ def group_incidents(incidents: Sequence[EventRecord]) -> list[IncidentGroup]:
     return list(groups.values())
 
 
+def find_incident(finding: Finding, incidents: Sequence[EventRecord]) -> int | None:
+    """The number of the incident that explains a finding; of several with one cause, the first."""
+    for group in group_incidents(incidents):
+        for event in (group.event, *group.repeats):
+            known = read_incident(event)
+            if known is not None and incident_concerns(known, finding):
+                return group.number
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentStory:
+    """An incident in words, complete without the rest of the page."""
+
+    title: str
+    sentences: list[str]
+    """At most three: what happened, what the guard did, the fix."""
+    fixes: Sequence[Remedy]
+    """What was tried on the failing step."""
+
+
+def tell_incident(
+    causes: Sequence[CauseView], data: ChartData, group: IncidentGroup
+) -> IncidentStory:
+    """What happened at a bad step that was run again."""
+    view = read_incident_view(group.event.data)
+    root = _cause_of(causes, group)
+    remedies = () if root is None else root.remedies
+    fixes = [remedy for remedy in remedies if remedy.tested]
+    sentences = [f"{view.headline.rstrip('.')}."]
+    if done := _before_and_after(data, group):
+        sentences.append(done)
+    cured = next((remedy.text for remedy in fixes if remedy.cured), None)
+    if cured is not None:
+        sentences.append(f"Tested on this step and cured: {cured.rstrip('.')}.")
+    elif fixes:
+        sentences.append(f"{plural(len(fixes), 'change')} tried on this step did not help.")
+    title = "Bad step" if root is None else _what(root, with_step=False)
+    return IncidentStory(title, sentences, fixes)
+
+
+def _cause_of(causes: Sequence[CauseView], group: IncidentGroup) -> Finding | None:
+    """The first cause that the incident explains, itself or one of its symptoms."""
+    known = [read_incident(event) for event in (group.event, *group.repeats)]
+    for cause in causes:
+        for finding in (cause.root, *cause.symptoms):
+            if any(item is not None and incident_concerns(item, finding) for item in known):
+                return cause.root
+    return None
+
+
+def _before_and_after(data: ChartData, group: IncidentGroup) -> str:
+    """What the guard did at the step, and the loss on both sides of it."""
+    x = data.place((group.event.segment, group.event.seq), group.event.step)
+    skipped = any(mark.x == x and mark.label.startswith("skip") for mark in data.marks)
+    losses = _values(data.series.get("loss"), x)
+    earlier, later = [p for p in losses if p < x], [p for p in losses if p > x]
+    parts = ["The guard skipped the update"] if skipped else []
+    if earlier and later:
+        before, after = (
+            f"{losses[place]} at step {find_step(data.jumps, place)}"
+            for place in (max(earlier), min(later))
+        )
+        parts.append(f"{'the' if parts else 'The'} loss was {before} and {after}")
+    return f"{'; '.join(parts)}." if parts else ""
+
+
 def steps_around(data: ChartData, x: int) -> list[list[str]]:
     """The steps before and after an x: step offset, loss, gradient norm, what happened."""
     columns = [data.series.get(name) for name in ("loss", "grad_norm")]
@@ -160,6 +233,7 @@ def _values(series: Downsampler | None, x: int) -> dict[int, str]:
     found = {int(place): say(float(y), 4) for place, y in zip(xs[near], ys[near], strict=True)}
     short = {"Infinity": "Inf", "-Infinity": "-Inf"}
     for gap in series.gaps():
-        if gap.first <= x <= gap.last:
-            found[x] = short.get(gap.kind, gap.kind)
+        inside = [x] if gap.first <= x <= gap.last else []
+        for place in (gap.first, gap.last, *inside):
+            found[place] = short.get(gap.kind, gap.kind)
     return found

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from headway import registry
-from headway.core.findings import Finding, NotRun, Remedy, Severity, Where, say_line
+from headway.core.findings import (
+    Finding,
+    NotRun,
+    Remedy,
+    Severity,
+    Where,
+    say_line,
+    say_module,
+)
 from headway.core.numbers import plural
 from headway.core.signals import axis_of
 
@@ -228,7 +236,7 @@ def format_where(where: Where, *, column: int | None = None, message: str = "") 
         inside = f" in {function}" if function else ""
         parts.append(say_line(where.file, where.line, column) + inside)
     if where.module:
-        parts.append(where.module)
+        parts.append(say_module(where.module))
     if where.op:
         parts.append(f"op {where.op}")
     if where.sample is not None and f"row {where.sample}" not in message:

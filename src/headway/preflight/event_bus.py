@@ -85,7 +85,7 @@ class _ListenersByFunction(dict[Callable[..., Any], CallListeners | None]):
         return found
 
 
-class EventBus:
+class EventBus(patching.TorchListener):
     """Passes the events of the script to the observers."""
 
     def __init__(
@@ -110,10 +110,7 @@ class EventBus:
         for kind in kinds:
             self._add(kind)
         self._sort()
-        launch.on_batch.append(lambda loader, batch: self._dispatch("batch_drawn", loader, batch))
-        launch.on_pass.append(lambda loader: self._dispatch("pass_begun", loader))
-        launch.on_step.append(lambda optimizer: self._dispatch("step_ended", optimizer))
-        launch.on_skip.append(lambda optimizer: self._dispatch("step_skipped", optimizer))
+        launch.on_event.append(self._dispatch)
 
     def __enter__(self) -> EventBus:
         enter = self._stack.callback
@@ -196,17 +193,8 @@ class EventBus:
     def clipping(self, parameters: Sequence[Tensor], norms: Any, total: Tensor) -> None:
         self._dispatch("clipping", parameters, total)
 
-    def clipped(self, total: Tensor, max_norm: float) -> None:
-        pass
-
     def scaled(self, scaler: GradScaler, loss: Tensor, result: Tensor) -> None:
         self._dispatch("scaled", scaler, loss, result)
-
-    def scaler_steps(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        pass
-
-    def scaler_stepped(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        pass
 
     # Events of the hooks.
 

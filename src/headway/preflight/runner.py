@@ -19,13 +19,13 @@ from headway.config import Settings
 from headway.core.findings import Finding
 from headway.core.records import Record, SetupRecord
 from headway.errors import TrainingHalted
-from headway.guard.endings.crash_stack import write_crash_stack
+from headway.guard.endings.fatal_stack import write_crash_stack
 from headway.guard.measure.sampling import FULL_SAMPLING
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.snapshots import Snapshots
 from headway.guard.script.guarded_run import NoStepReason, explain_no_step
 from headway.guard.script.launcher import ScriptLauncher
-from headway.guard.script.step_limits import EnoughSteps
+from headway.guard.script.step_limits import EnoughSteps, StepLimits
 from headway.output.notices import logger
 from headway.policy import Policy
 from headway.preflight.event_bus import EventBus
@@ -145,9 +145,7 @@ def run_check(
         max_norm=how.max_norm,
         sampling_plan=FULL_SAMPLING,
         snapshots=Snapshots(every=0, on_disk=0, on_signal=False),
-        max_steps=how.max_steps,
-        max_seconds=how.max_seconds,
-        warm_seconds=how.warm_seconds,
+        limits=StepLimits(how.max_steps, how.max_seconds, how.warm_seconds),
         trained=how.trained,
     )
     ended = _Ending()

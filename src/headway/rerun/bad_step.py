@@ -22,8 +22,8 @@ from headway.output.notices import Notices, logger
 from headway.policy import Policy
 from headway.rerun.protocol import RerunHost
 from headway.rerun.recorded_batch import RecordedBatch
-from headway.torch_adapters.nonfinite_scan import scan_batch
 from headway.torch_adapters.rng import RngState
+from headway.torch_adapters.tensor_values import scan_batch
 
 if TYPE_CHECKING:
     from headway.explain.investigation import InvestigationPlan, InvestigationResult
@@ -253,10 +253,10 @@ class RerunResults:
         """The line of the data set that made a bad batch, and its remedy as it was tried."""
         if origin is None or not is_bad_input(origin) or origin.batch >= len(bad.batches):
             return None, ()
-        data_again = importlib.import_module("headway.rerun.data_again")
+        child_origin = importlib.import_module("headway.rerun.child_origin")
         began = time.perf_counter()
         made: tuple[Origin | None, Sequence[Trial]]
-        made = data_again.explain_bad_batch(bad.batches[origin.batch])
+        made = child_origin.explain_bad_batch(bad.batches[origin.batch])
         self._host.exclude_time(time.perf_counter() - began)
         return made
 

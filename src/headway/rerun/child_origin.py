@@ -1,15 +1,20 @@
-"""Finds an origin in a child process and tries its remedy there, and hands both to this one."""
+"""Finds an origin in a child process, tries its remedy there, and returns both to this one."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from headway.explain.explanation import Explanation, Origin, Trial
 from headway.explain.failing_step import FailingStep
 from headway.explain.remedies.one_line_remedies import GuardInput
 from headway.output.notices import logger
+from headway.rerun.recorded_batch import RecordedBatch, content_hash
+from headway.rerun.worker_origins import bad_value_marks
+from headway.torch_adapters.loaders.batch_fetching import BatchRecipe
 from headway.torch_adapters.process_state.isolated_child import run_isolated
 
 SECONDS = 20.0
@@ -25,8 +30,8 @@ def find_in_child(work: Callable[[], Origin | None]) -> Origin | None:
             return None
         return Explanation(0, "nonfinite", "deterministic", origins=(found,))
 
-    told = _ask_child(explain)
-    return None if told is None else told.origin
+    answered = _ask_child(explain)
+    return None if answered is None else answered.origin
 
 
 def try_in_child(origin: Origin | None, is_cured: Callable[[], bool]) -> tuple[Trial, ...]:
@@ -50,8 +55,8 @@ def try_in_child(origin: Origin | None, is_cured: Callable[[], bool]) -> tuple[T
         )
         return Explanation(0, "nonfinite", "deterministic", trials=(tried,))
 
-    told = _ask_child(explain)
-    return () if told is None else told.trials
+    answered = _ask_child(explain)
+    return () if answered is None else answered.trials
 
 
 def _ask_child(explain: Callable[[], Explanation | None]) -> Explanation | None:
@@ -63,8 +68,8 @@ def _ask_child(explain: Callable[[], Explanation | None]) -> Explanation | None:
         return b"" if found is None else json.dumps(found.to_dict()).encode()
 
     try:
-        told = run_isolated(answer, SECONDS)
-        data = json.loads(told) if told else {}
+        answered = run_isolated(answer, SECONDS)
+        data = json.loads(answered) if answered else {}
         if "failed" in data:
             logger.debug("no answer from the child process: %s", data["failed"])
         elif data:
@@ -72,3 +77,60 @@ def _ask_child(explain: Callable[[], Explanation | None]) -> Explanation | None:
     except Exception:  # ours: the explanation goes without
         logger.debug("a child process could not be asked", exc_info=True)
     return None
+
+
+# The line of the data set or the collate function that made the bad values of a batch. The batch is
+# fetched again in a child process, with every op traced. What the child gets must be the batch that
+# was bad; otherwise nothing is claimed.
+
+Made = tuple[Origin | None, Sequence[Trial]]
+"""The op that made bad values, None if it is not known, and its remedy as it was tried."""
+
+
+def explain_bad_batch(kept: RecordedBatch) -> Made:
+    """What made the bad values of a batch."""
+    known, loader = kept.origin, kept.loader()
+    recipe = None if loader is None else BatchRecipe.of(loader)
+    if known is None or recipe is None:
+        return None, ()
+    return _find(recipe, known.indices, _identify(kept.batch, known.indices))
+
+
+def explain_bad_sample(recipe: BatchRecipe, indices: Any) -> Made:
+    """What makes bad values in a batch that is no longer there."""
+    return (None, ()) if indices is None else _find(recipe, indices, None)
+
+
+def _find(recipe: BatchRecipe, indices: Any, wanted: object) -> Made:
+    if not recipe.can_fetch(indices):
+        return None, ()
+    made = find_in_child(lambda: _trace_again(recipe, indices, wanted))
+    # Of an iterable data set, the batch looks like any other once its values are good.
+    fetched = None if indices is None else made
+    return made, try_in_child(fetched, lambda: _is_good(recipe, indices))
+
+
+def _is_good(recipe: BatchRecipe, indices: Any) -> bool:
+    """In the child: whether the batch that is fetched now has no bad values."""
+    return not any(mark for data in recipe.fetch(indices) for mark in bad_value_marks(data))
+
+
+def _trace_again(recipe: BatchRecipe, indices: Any, wanted: object) -> Origin | None:
+    """In the child: the origin; None if the wanted batch does not come again."""
+    lasting_trace = importlib.import_module("headway.explain.lasting_trace")
+    failing_step = importlib.import_module("headway.explain.failing_step")
+    locate = importlib.import_module("headway.explain.locate")
+    nothing = lasting_trace.StepFacts(failing_step.FailingStep((), (), (), {}), ())
+    trace = lasting_trace.LastingTrace(lambda: nothing, lambda: (), lambda: None)
+    with trace:
+        for data in recipe.fetch(indices):
+            if trace.suspicious and wanted in (None, _identify(data, indices)):
+                origins = locate.find_origins(trace, trace.look_at_batch(data))
+                return next(iter(origins), None)
+            trace.next_step()
+    return None
+
+
+def _identify(batch: Any, indices: Any) -> object:
+    """Of known samples, where the bad values are: an augmentation may have drawn other numbers."""
+    return content_hash(batch) if indices is None else sorted(bad_value_marks(batch))

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from itertools import islice
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -23,19 +22,18 @@ from headway.explain.failing_step import StepPass
 from headway.output.notices import Notices, logger
 from headway.policy import Policy, StepVerdict
 from headway.rerun.bad_step import BadStep, MissedStep, PlanResult, RerunResults
-from headway.rerun.between_steps import BetweenSteps
 from headway.rerun.protocol import ProtectedCalls, Rerun, RerunCase, RerunHost, RerunMoment
 from headway.rerun.recorded_batch import RecordedBatch
 from headway.rerun.rerun_group import StepAborted
 from headway.rerun.sandbox import RerunSandbox
+from headway.rerun.sandbox_state import STATEFUL_CLASSES
 from headway.rerun.step_tracer import StepTracer
-from headway.rerun.strategies.framework import FrameworkRerun
 from headway.rerun.strategies.loop_body import LoopBodyRerun
 from headway.rerun.strategies.loop_follower import LoopFollower, LoopIteration
-from headway.rerun.strategies.redeliver import RedeliverBatches
+from headway.rerun.strategies.redeliver import FrameworkRerun, RedeliverBatches
 from headway.rerun.strategies.self_fed_loop import SelfFedLoopRerun
 from headway.rerun.unexplained_steps import UnexplainedSteps
-from headway.rerun.unused_batches import UnusedBatches
+from headway.torch_adapters.live_objects import KnownInstances
 from headway.torch_adapters.patching import allow_device_sync
 from headway.torch_adapters.rng import RngState
 
@@ -83,15 +81,12 @@ class RerunController:
         """Weights have changed in the step that began with these random numbers."""
         self._moved_iteration: LoopIteration | None = None
         """Weights have changed in this iteration."""
-        self._between_steps = BetweenSteps(host)
-        self._missed: MissedStep | None = None
-        """The last bad step that has not been run again."""
         self.rerun_results = RerunResults(host, policy, notices)
         self.self_fed_loop = LoopFollower(lambda: host.latest)
         """Follows loops that make their own data."""
         self.unexplained = UnexplainedSteps(host, policy, self.rerun_results)
-        self.unused_batches = UnusedBatches()
         self._sandbox: RerunSandbox | None = None
+        self._stateful = KnownInstances(*STATEFUL_CLASSES)
 
     def connect(self, protected: ProtectedCalls, observer: Any) -> None:
         """`observer` listens to torch for the guard, except during a re-run."""
@@ -123,17 +118,13 @@ class RerunController:
     def step_begins(self, unused: Sequence[RecordedBatch] = ()) -> None:
         """The first batch of a step is about to be yielded to the loop; `unused`: earlier batches
         that led to no step."""
-        self.unused_batches.add(unused)
+        self.unexplained.unused_batches.add(unused)
         self.rng_before = RngState() if self._left else None
 
     def on_good_step(self, context: StepContext) -> None:
-        changed = False
-        for kept in context.batches:
-            changed = changed or kept.changed
+        changed = any(kept.changed for kept in context.batches)
         self.copy_batches = self.copy_batches or changed
-        self._healthy = context.batches[-1:]
-        if changed:
-            self._healthy = [kept for kept in self._healthy if not kept.lost]
+        self._healthy = [kept for kept in context.batches[-1:] if not (changed and kept.lost)]
         self._moved, self._moved_iteration = context.before, context.iteration
         pending = self._pending
         if pending is not None and (
@@ -148,7 +139,7 @@ class RerunController:
         """The update of an optimizer was skipped: decide whether the step is run again."""
         self.copy_batches = self.copy_batches or any(kept.changed for kept in context.batches)
         if not verdict.spike and self._policy.replay:
-            self._missed = MissedStep(context.step, context.parameters)
+            self.unexplained.missed = MissedStep(context.step, context.parameters)
         self._await_rerun(context, parameters, spike=verdict.spike)
 
     def on_skipped_step(self, context: StepContext, parameters: Sequence[Tensor]) -> None:
@@ -177,8 +168,7 @@ class RerunController:
         """Training does not continue from the weights of this bad step: only a trace can explain
         it, or that of a later step if it goes on from a snapshot."""
         if self._policy.replay:
-            self._missed = MissedStep(context.step, context.parameters, lost=not goes_on)
-            self._between_steps.weights_are_bad()
+            self.unexplained.weights_are_bad(context, lost=not goes_on)
 
     def trace_skipped_steps(self) -> None:
         """A GradScaler skips step after step: tracing the next steps may show why. Not with several
@@ -189,7 +179,8 @@ class RerunController:
     def buffers_are_bad(self, step: int) -> None:
         """The buffers may contain the statistics of a batch that the loop then skipped."""
         if self._policy.replay:
-            self._protected.spare(TRACING, self.unused_batches.explain, self._host, step)
+            explain = self.unexplained.unused_batches.explain
+            self._protected.spare(TRACING, explain, self._host, step)
 
     def _weights_moved(self, context: StepContext) -> bool:
         """Whether weights have changed since the step began."""
@@ -205,42 +196,15 @@ class RerunController:
 
     def step_complete(self, frame: FrameType | None = None) -> None:
         """`optimizer.step()` is over: explain a bad step from its trace, or trace the next ones."""
-        if self._missed is None and self.tracer.idle and self.unexplained.first is None:
-            self.tracer.step_over(self._host)
-            return  # as after almost every step
-        missed = self._collect_missed()
-        if missed is not None:
-            known, present = len(self.rerun_results.found), self.self_fed_loop.present
-            explain = self._between_steps.explain
-            given = (missed, frame, present, self.rerun_results, self.tracer.trace)
-            with self.tracer.set_aside():
-                self._protected.spare(TRACING, explain, *given)
-            missed = missed if len(self.rerun_results.found) == known else None
-        self._protected.spare(TRACING, self.tracer.step_over, self._host)
-        if missed is not None:
-            pending = self._pending is not None
-            self._protected.spare(TRACING, self.unexplained.use_trace, missed, pending)
-            return
-        self._protected.spare(TRACING, self.tracer.record_unused, self._host)
-        if not self.tracer.running:
-            self._protected(self.unexplained.report)
+        pending = self._pending is not None
+        self.unexplained.step_complete(frame, self.self_fed_loop, self._protected, pending=pending)
 
     def close(self) -> None:
         """The guard closes, perhaps during a pass: stop listening to torch."""
-        if not self.tracer.shared:
-            self.tracer.stop()
-        for step in list(self.rerun_results.traced):  # those that were to be run again
-            self._protected(self.rerun_results.report_missed, MissedStep(step))
-        self._protected(self.unexplained.report)
+        self._stateful.close()
+        self.unexplained.close(self._protected)
         if self._sandbox is not None:
             self._sandbox.leave(None)
-
-    def _collect_missed(self) -> MissedStep | None:
-        """The last step, if it was bad and is not waiting to be run again."""
-        missed, self._missed = self._missed, None
-        if missed is None or self._pending is not None:
-            return missed
-        return replace(missed, why=missed.why or self.self_fed_loop.obstacle)
 
     # The choice of a strategy.
 
@@ -273,7 +237,7 @@ class RerunController:
         else:
             self._forget(strategy if isinstance(strategy, str) else OTHER_RANK)
         if len(self.rerun_results.found) > explained:
-            self._missed = self.unexplained.first = None
+            self.unexplained.missed = self.unexplained.first = None
 
     def _choose(self, case: RerunCase) -> Rerun | str | None:
         """The strategy, or why there is none; None: it must wait for a later moment."""
@@ -311,9 +275,7 @@ class RerunController:
         """The step that waits can no longer be run again."""
         pending, self._pending = self._pending, None
         if pending is not None:
-            known = bool(pending.batches)
-            missed = MissedStep(pending.step, pending.parameters, why, recorded=known)
-            self.unexplained.add(missed)
+            self.unexplained.add(pending, why, recorded=bool(pending.batches))
 
     def _run(self, strategy: Rerun) -> Iterator[Any]:
         """Investigate the step; a defect of headway ends the investigation, not the training."""
@@ -340,7 +302,7 @@ class RerunController:
             traced = self.tracer.current_origins()  # before the passes change the gradients
             if traced is not None and traced.origins:
                 self.rerun_results.traced.setdefault(bad.step, traced)
-        answer, told = None, False  # not in an attribute: `undo` would restore it
+        answer, gave_up = None, False  # not in an attribute: `undo` would restore it
         if self._host.rerun_group is not None:
             self._host.rerun_group.open()
         try:
@@ -348,12 +310,12 @@ class RerunController:
             with self._enter_sandbox(bad) as sandbox:
                 try:
                     if strategy.needs_proof and (why := self._disprove(sandbox, strategy, bad)):
-                        self.unexplained.add(MissedStep(bad.step, bad.parameters, why))
+                        self.unexplained.add(bad, why)
                         return
                     for one in answer:
                         yield from sandbox.run_pass(one, strategy)
                 except Exception as error:
-                    told = True
+                    gave_up = True
                     self._give_up(error, answer)
                     raise
                 finally:
@@ -362,7 +324,7 @@ class RerunController:
             logger.warning("headway: step %s: another rank could not run it again", bad.step)
             return
         except Exception as error:
-            if not told:
+            if not gave_up:
                 self._give_up(error, answer)
             raise
         if answer.blames_data and (inputs := strategy.bad_inputs()):
@@ -409,6 +371,7 @@ class RerunController:
             scale=bad.scale,
             batches=[*bad.batches, *self._healthy],
             judged=bad.parameters if bad.limit is not None else (),
+            others=self._stateful.find(),
         )
         began = time.perf_counter()
         self._sandbox = sandbox
@@ -423,6 +386,7 @@ class RerunController:
 
     def run_captured(self, bad: BadStep, one: StepPass) -> Generator[Any, None, None]:
         """Yield its batches to the loop for one pass."""
+        self._host.buffers.renew()
         with self._enter_sandbox(bad) as sandbox:
             sandbox.enter(one)
             try:

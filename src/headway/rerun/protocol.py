@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from headway.explain.failing_step import Outcome
 from headway.policy import Policy
 from headway.torch_adapters.optimizer_adapter import LossScaling
-from headway.torch_adapters.process_groups.rank_group import SingleProcess
+from headway.torch_adapters.process_groups.rank_agreement import SingleProcess
 from headway.torch_adapters.saved_state import BufferBackup
 
 if TYPE_CHECKING:

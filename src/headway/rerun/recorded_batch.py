@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from headway.torch_adapters import nonfinite_scan
+from headway.torch_adapters import tensor_values
 from headway.torch_adapters.compat import tensor_version
 from headway.torch_adapters.loaders.sample_indices import DrawnSamples, IndexedIterator
 
@@ -229,7 +229,7 @@ class RecordedBatch:
     def size(self) -> int | None:
         """Number of samples."""
         indices = self.indices() if self.origin is not None and self.origin.batched else ()
-        return len(indices) or nonfinite_scan.batch_size(self.batch)
+        return len(indices) or tensor_values.batch_size(self.batch)
 
     def watch_for_changes(self, tensors: Iterable[Tensor], *, copy: bool) -> None:
         """Record the state of its tensors; with `copy`, so that they can be restored."""
@@ -357,7 +357,7 @@ def _versions(batch: Any) -> int:
 
 
 def _changeable(batch: Any) -> list[Tensor]:
-    return _without_inference(nonfinite_scan.attached_tensors(batch))
+    return _without_inference(tensor_values.attached_tensors(batch))
 
 
 def _without_inference(tensors: Iterable[Tensor]) -> list[Tensor]:

@@ -20,7 +20,8 @@ from headway.torch_adapters.modes import TorchDispatchMode
 from headway.torch_adapters.op_schema import op_name
 from headway.torch_adapters.process_groups import sharded_tensors
 from headway.torch_adapters.process_groups.local_gradients import LocalGradientMonitor
-from headway.torch_adapters.process_groups.rank_group import Agreement, RankGroup, sync_buffers
+from headway.torch_adapters.process_groups.rank_agreement import Agreement
+from headway.torch_adapters.process_groups.rank_group import RankGroup, sync_buffers
 from headway.torch_adapters.process_groups.sharded_tensors import local_part
 
 # In a re-run one rank may raise where the others do not, and they would wait for it in their next

@@ -62,11 +62,14 @@ class RerunSandbox:
         scale: Tensor | None,
         batches: Sequence[RecordedBatch] = (),
         judged: Sequence[Tensor] = (),
+        others: Sequence[Any] = (),
     ) -> None:
         """`before`: the random numbers before the step; `scale`: its loss scale; `batches`: those
-        that the passes use; `judged`: for a spike, the parameters whose gradient norm jumped."""
+        that the passes use; `judged`: for a spike, the parameters whose gradient norm jumped;
+        `others`: schedules and averages that may belong to this training."""
         self._host = host
         self._observer = observer
+        self._others = others
         self._before = before
         self._scale = scale
         self._batches = batches
@@ -94,7 +97,8 @@ class RerunSandbox:
             for kept in self._batches:
                 undo.enter_context(kept.as_given())
             copy = self._group is not None and self._group.settles
-            save_training_state(self._host, undo, self._scaling.scaler, copy_gradients=copy)
+            scaler, others = self._scaling.scaler, self._others
+            save_training_state(self._host, undo, scaler, others=others, copy_gradients=copy)
             for hook in (
                 # Also optimizers that no guard watches: nothing may be updated.
                 register_optimizer_step_pre_hook(self._hold_any),

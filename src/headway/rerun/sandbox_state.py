@@ -17,24 +17,32 @@ from torch.optim.swa_utils import AveragedModel
 
 from headway.rerun.protocol import RerunHost, trained_parameters
 from headway.torch_adapters.compat import module_buffers
-from headway.torch_adapters.live_objects import find_instances
 from headway.torch_adapters.nested_state import map_tensors
 from headway.torch_adapters.optimizer_adapter import ScalerSnapshot
 from headway.torch_adapters.rng import RngState
 from headway.torch_adapters.saved_state import MAX_BUFFER_BYTES, ObjectSnapshot
 
+STATEFUL_CLASSES = (LRScheduler, AveragedModel)
+"""What a training changes besides models, optimizers and scalers."""
+
 
 def save_training_state(
-    host: RerunHost, undo: ExitStack, scaler: GradScaler | None, *, copy_gradients: bool
+    host: RerunHost,
+    undo: ExitStack,
+    scaler: GradScaler | None,
+    *,
+    others: Iterable[Any],
+    copy_gradients: bool,
 ) -> None:
     """Save everything; `undo` restores it, the last one first.
 
-    `copy_gradients`: torch writes to the memory of the gradients themselves.
+    `others`: schedules and averages, perhaps of another training; `copy_gradients`: torch writes to
+    the memory of the gradients themselves.
     """
     undo.callback(RngState(exact=True).restore)
     undo.callback(_save_buffers(host))
     undo.callback(_save_gradients(trained_parameters(host), copy=copy_gradients))
-    for item in _stateful(host):
+    for item in _stateful(host, others):
         undo.callback(item.load_state_dict, map_tensors(item.state_dict(), Tensor.clone))
     for optimizer in host.optimizers:
         undo.callback(_save_groups(optimizer))
@@ -83,10 +91,10 @@ def _save_buffers(host: RerunHost) -> Callable[[], None]:
     return restore
 
 
-def _stateful(host: RerunHost) -> Iterable[Any]:
+def _stateful(host: RerunHost, others: Iterable[Any]) -> Iterable[Any]:
     """Objects that the user passed to the guard, and schedules and averages unknown to it."""
     found = {id(item): item for item in host.stateful() if not isinstance(item, GradScaler)}
-    for item in find_instances(LRScheduler, AveragedModel):
+    for item in others:
         # An average belongs to no optimizer; a schedule counts if it is of one of these.
         owner = getattr(item, "optimizer", None)
         if not isinstance(item, LRScheduler) or any(owner is one for one in host.optimizers):

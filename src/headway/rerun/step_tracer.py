@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.amp.autocast_mode import autocast
-from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from headway.core.incident_events import TRACED
@@ -26,9 +25,9 @@ from headway.rerun.protocol import RerunHost
 from headway.rerun.worker_origins import WorkerOrigins, merge_worker_origin
 from headway.torch_adapters import patching
 from headway.torch_adapters.module_stack import ModuleStack
-from headway.torch_adapters.nonfinite_scan import batch_tensors
 from headway.torch_adapters.optimizer_adapter import notify_before_own_hooks
-from headway.torch_adapters.runtime_state import compiled_code_runs, run_eagerly
+from headway.torch_adapters.runtime_state import compiled_code_runs, in_compiled_call, run_eagerly
+from headway.torch_adapters.tensor_values import batch_tensors
 
 if TYPE_CHECKING:
     from headway.explain.explanation import Origin, Trial
@@ -107,7 +106,7 @@ class StepTracer:
         """A step was bad and is not explained: trace those that follow. False if it cannot."""
         self._host = host
         if self._session is None:
-            if self._left <= 0:
+            if self._left <= 0 or in_compiled_call():
                 return False
             self._left -= 1
             stack = ModuleStack(host.models)
@@ -267,7 +266,7 @@ def record_origins(
     host.record_event(step, TRACED, encode_numbers(explanation.to_dict()))
 
 
-class _TraceSession:
+class _TraceSession(patching.TorchListener):
     """An active trace, and the events it listens to."""
 
     def __init__(
@@ -362,13 +361,3 @@ class _TraceSession:
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
         if not (self.trace.paused or self.trace.resting):
             self.trace.finish_step()
-
-    def clipping(self, parameters: Any, norms: Any, total: Any) -> None: ...
-
-    def clipped(self, total: Any, max_norm: float) -> None: ...
-
-    def scaled(self, scaler: GradScaler, loss: Tensor, result: Tensor) -> None: ...
-
-    def scaler_steps(self, scaler: GradScaler, optimizer: Optimizer) -> None: ...
-
-    def scaler_stepped(self, scaler: GradScaler, optimizer: Optimizer) -> None: ...

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from headway.explain.explanation import Explanation, Origin
 from headway.output.notices import logger
 from headway.torch_adapters.loaders.batch_fetching import watch_worker_fetches
-from headway.torch_adapters.nonfinite_scan import batch_tensors
+from headway.torch_adapters.tensor_values import batch_tensors
 
 if TYPE_CHECKING:
     from headway.explain.lasting_trace import LastingTrace

@@ -148,6 +148,16 @@ def find_offset(jumps: Sequence[AxisJump], order: tuple[int, int]) -> int:
     return offset
 
 
+def find_step(jumps: Sequence[AxisJump], x: int) -> int:
+    """The step at an x."""
+    offset = 0
+    for jump in jumps:
+        if jump.x > x:
+            break
+        offset = jump.offset
+    return x - offset
+
+
 def find_offsets(jumps: Sequence[AxisJump], order: Ints, bits: int) -> Ints:
     """The same for many records: `order` is the segment, shifted by `bits`, plus seq."""
     begins = np.asarray([(jump.segment << bits) + jump.seq for jump in jumps], np.int64)

@@ -162,6 +162,23 @@ def is_custom_node(node: Any, depth: int = 2) -> bool:
     return depth > 0 and any(is_custom_node(item, depth - 1) for item in next_nodes(node))
 
 
+NEAR_NODES = 48
+"""How far a custom function is looked for in the graph of one module."""
+
+
+def custom_dtypes(output: Tensor, weights: Iterable[Tensor]) -> list[Any]:
+    """The dtypes of what `autograd.Function`s behind an output have made from these weights."""
+    own = {id(weight) for weight in weights}
+    found = []
+    for node in walk_graph([output.grad_fn], most=NEAR_NODES):
+        if isinstance(node, BackwardCFunction):
+            read = walk_graph([node], most=8)
+            kinds = [each.dtype for each in input_metadata(node)[:1]]
+            if kinds and any(id(getattr(item, "variable", None)) in own for item in read):
+                found += kinds
+    return found
+
+
 def next_nodes(node: Any) -> list[Any]:
     """The nodes that a node's inputs came from."""
     return [following for following, _ in node.next_functions if following is not None]

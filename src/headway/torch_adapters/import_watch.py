@@ -1,4 +1,4 @@
-"""Notices that a script imports a module, without importing it for the script."""
+"""Detects that a script imports a module, without importing it for the script."""
 
 from __future__ import annotations
 

@@ -4,8 +4,10 @@ tensors.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
+import weakref
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from torch.optim import Optimizer
 
 from headway.torch_adapters.autograd_graph import walk_graph
 from headway.torch_adapters.frames import current_frame, is_internal_file
+from headway.torch_adapters.patching import wrap_function
 from headway.torch_adapters.private_parts import private_part
 
 # Finding what an unmodified script trains: its optimizers and its models.
@@ -111,6 +114,40 @@ def find_instances(*kinds: type) -> list[Any]:
     alive = _all_objects()
     wanted = {kind for kind in set(map(type, alive)) if issubclass(kind, kinds)}
     return [item for item in alive if type(item) in wanted] if wanted else []
+
+
+class KnownInstances:
+    """Live objects of some classes. All objects are searched once; later ones are noted as they are
+    made, because a search takes as long as several steps. A copy that was made without `__init__`
+    is not noted."""
+
+    def __init__(self, *kinds: type) -> None:
+        self._kinds = kinds
+        self._found: list[weakref.ref[Any]] = []
+        self._uninstall: list[Callable[[], None]] = []
+
+    def find(self) -> list[Any]:
+        """Those that are alive."""
+        if not self._uninstall:
+            self._uninstall = [
+                wrap_function(kind, "__init__", self._note_new) for kind in self._kinds
+            ]
+            self._found = [*map(weakref.ref, find_instances(*self._kinds))]
+        self._found = [item for item in self._found if item() is not None]
+        return [known for item in self._found if (known := item()) is not None]
+
+    def close(self) -> None:
+        """Restore the classes. The next `find` searches again."""
+        while self._uninstall:
+            self._uninstall.pop()()
+
+    def _note_new(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def initialise(item: Any, *args: Any, **kwargs: Any) -> None:
+            self._found.append(weakref.ref(item))
+            original(item, *args, **kwargs)
+
+        return initialise
 
 
 def _of_kind(kind: type, among: Iterable[Any] | None) -> list[Any]:

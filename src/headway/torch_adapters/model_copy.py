@@ -162,7 +162,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 class CannotCopy(Exception):
-    """A model that cannot be copied or asked; the message says why."""
+    """A model that cannot be copied or run; the message says why."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -181,7 +181,7 @@ class TracedOp:
 
 @dataclasses.dataclass(slots=True)
 class ForwardRun:
-    """What one run gave."""
+    """The result of one run."""
 
     outputs: list[Tensor]
     ops: list[TracedOp]
@@ -193,7 +193,7 @@ class ForwardRun:
 
 
 class ModelCopy:
-    """A copy of a module as it is now. Batch norm looks at its running statistics in it."""
+    """A copy of a module as it is now. In it, batch norm uses its running statistics."""
 
     def __init__(self, module: nn.Module, place: Callable[[], dict[str, Any] | None]) -> None:
         """Raises Unfit."""

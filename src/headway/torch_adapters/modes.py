@@ -10,12 +10,13 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from headway.torch_adapters.autocast_regions import autocast_off
-from headway.torch_adapters.op_schema import read_schema, tensor_arguments
+from headway.torch_adapters.op_schema import OpSchema, read_schema, tensor_arguments
 from headway.torch_adapters.private_parts import private_part
+from headway.torch_adapters.runtime_state import in_compiled_call, skip_code
 from headway.torch_adapters.tensor_values import plain_tensor, storage_address
 
 # Switching modes off, for our own work in the middle of the user's.
@@ -87,8 +88,15 @@ else:
 
 
 class UncompiledDispatchMode(TorchDispatchMode):
-    """A dispatch mode whose handler is called directly, for code that no compiler sees: torch wraps
-    other handlers, which takes as long as a small op. Compiled code must be off meanwhile."""
+    """A dispatch mode whose handler is called directly: torch wraps other handlers, which takes as
+    long as a small op. Compiled code must be off meanwhile; the compiler passes over the handler,
+    which may run inside a call of compiled code that began before."""
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)  # type: ignore[no-untyped-call]
+        handler = cls.__dict__.get("__torch_dispatch__")
+        if handler is not None:
+            skip_code(handler.__code__, below=True)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -101,14 +109,16 @@ class LastingModes:
     count = 0
 
 
-def other_modes_in_force() -> bool:
-    """Whether a dispatch mode is in force that will end before the script does."""
-    return _dispatch_depth() != LastingModes.count
+def modes_may_change() -> bool:
+    """Whether a lasting dispatch mode may be entered here: no other one is in force that will end
+    before the script does, and no call of a compiled function is under way."""
+    return _dispatch_depth() == LastingModes.count and not in_compiled_call()
 
 
 class OutermostDispatchMode(UncompiledDispatchMode):
     """A dispatch mode that is entered only where no other but lasting ones is in force, and left
-    only when every mode that was entered after it has been left."""
+    only when every mode that was entered after it has been left; neither within a call of a
+    compiled function."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -116,14 +126,15 @@ class OutermostDispatchMode(UncompiledDispatchMode):
 
     def enter_outermost(self) -> bool:
         """Enter it; False where another mode is in force, which would end before this one."""
-        if not self.in_force and not other_modes_in_force():
+        if not self.in_force and modes_may_change():
             self.__enter__()  # type: ignore[no-untyped-call]
             self.in_force = True
         return self.in_force
 
     def leave_outermost(self) -> bool:
         """Leave it; False where one that was entered later is still in force."""
-        if self.in_force and _dispatch_depth() == LastingModes.count + 1:
+        alone = _dispatch_depth() == LastingModes.count + 1
+        if self.in_force and alone and not in_compiled_call():
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self.in_force = False
         return not self.in_force
@@ -213,7 +224,7 @@ _push_function_mode: Callable[[Any], None] | None = private_part(
 
 
 class ModePause:
-    """Takes a function mode off while our own code works, which it would else observe.
+    """Switches a function mode off while headway's own code runs, which it would observe.
 
     Only where it is on top of the stack: another mode in front of it is left alone.
     """
@@ -278,11 +289,23 @@ class WriteUndo(UncompiledDispatchMode):
                     self._keep(plain_tensor(tensor))
         result = func(*args, **kwargs)
         if not (facts.mutated or facts.view or facts.constant):
-            made = {storage_address(tensor) for tensor in _tensors(result)} - self._young
-            if made:  # not every schema declares that a result is an argument
-                given = (plain_tensor(item) for _, item in tensor_arguments(facts, args, kwargs))
-                self._young |= made - {storage_address(own) for own in given if own is not None}
+            self._note_results(facts, args, kwargs, result)
         return result
+
+    def _note_results(
+        self, facts: OpSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        if type(result) is Tensor and not kwargs and result.layout is torch.strided:
+            where = storage_address(result)  # as for most ops: in a fraction of the time
+            held = where in self._young or _holds(args, where)
+            if held is False:
+                self._young.add(where)
+            if held is not None:
+                return
+        made = {storage_address(tensor) for tensor in _tensors(result)} - self._young
+        if made:  # not every schema declares that a result is an argument
+            given = (plain_tensor(item) for _, item in tensor_arguments(facts, args, kwargs))
+            self._young |= made - {storage_address(own) for own in given if own is not None}
 
     @torch.no_grad()
     def put_back(self) -> None:
@@ -301,6 +324,23 @@ class WriteUndo(UncompiledDispatchMode):
             self._known.add(key)
             own = tensor.detach()
             self._kept.append((own, own.clone()))
+
+
+_NO_TENSORS = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
+
+
+def _holds(args: tuple[Any, ...], where: int) -> bool | None:
+    """Whether one of the arguments has this memory; None where there are other than plain ones."""
+    for item in args:
+        kind = type(item)
+        if kind is Tensor or kind is nn.Parameter:
+            if item.layout is not torch.strided:
+                return None
+            if storage_address(item) == where:
+                return True
+        elif kind not in _NO_TENSORS and not (kind is list and all(type(n) is int for n in item)):
+            return None
+    return False
 
 
 def _is_there(tensor: Tensor) -> bool:

@@ -67,7 +67,7 @@ def local_optimizer(optimizer: Optimizer) -> Optimizer:
 
 
 class KernelBrake:
-    """Speaks to a fused optimizer through the tensors its kernel reads."""
+    """Controls a fused optimizer through the tensors that its kernel reads."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
@@ -232,7 +232,7 @@ MAX_SCALED_LOSSES = 16
 
 
 class LossScaling:
-    """The scaler of a training, given by the user or met on the way."""
+    """The scaler of a training, given by the user or found at its first use."""
 
     def __init__(self, scaler: GradScaler | None) -> None:
         self._scaler = scaler

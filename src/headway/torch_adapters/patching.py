@@ -128,10 +128,11 @@ for _name in ("_get_total_norm", "_clip_grads_with_norm_"):
 
 
 class TorchListener(Protocol):
-    """What a guard is notified of."""
+    """What a guard is notified of. A class that derives from it defines what it needs."""
 
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
         """A backward pass is about to run from these scalars."""
+        return
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
         """The backward pass has filled the gradients."""
@@ -140,18 +141,23 @@ class TorchListener(Protocol):
         self, parameters: Sequence[Tensor], norms: Sequence[Tensor] | None, total: Tensor
     ) -> None:
         """The user is about to clip these gradients."""
+        return
 
     def clipped(self, total: Tensor, max_norm: float) -> None:
         """The user has clipped."""
+        return
 
     def scaled(self, scaler: GradScaler, loss: Tensor, result: Tensor) -> None:
         """A scaler multiplied a loss."""
+        return
 
     def scaler_steps(self, scaler: GradScaler, optimizer: torch.optim.Optimizer) -> None:
         """A scaler is about to step an optimizer, or to skip it."""
+        return
 
     def scaler_stepped(self, scaler: GradScaler, optimizer: torch.optim.Optimizer) -> None:
         """It has stepped or skipped it."""
+        return
 
 
 _listeners: tuple[weakref.ref[TorchListener], ...] = ()
@@ -216,7 +222,7 @@ def _watch_backward(original: Any) -> Any:
         try:
             result = original(tensors, grad_tensors, *args, **kwargs)
         except BaseException as error:
-            observers = []  # a traceback that somebody keeps must not keep them
+            observers = []  # a traceback that is kept must not keep them
             if isinstance(error, RuntimeError):
                 _restore_message(error)
             raise

@@ -1,7 +1,7 @@
 """Looks up private names of torch and of the interpreter, each with a documented fall-back.
 
-A private name may vanish with any release. Whoever needs one asks here by its dotted name and
-says what happens without it; `PRIVATE_PARTS` lists all that were asked for.
+A private name may vanish with any release. Code that needs one looks it up here by its dotted name
+and says what happens without it; `PRIVATE_PARTS` lists all of them.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ new seed change all words: two states with one probe are the same state."""
 
 
 class RngState:
-    """The generators at one moment, kept as quickly as can be: for every step, in memory only."""
+    """The generators at one moment, saved at every step with little work and in memory only."""
 
     __slots__ = ("_cuda", "_numpy", "_other", "_python", "_torch")
 

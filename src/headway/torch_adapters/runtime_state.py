@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import nn
 
+from headway.torch_adapters.frames import current_frame, walk_callers
 from headway.torch_adapters.private_parts import private_part
 
 P = ParamSpec("P")
@@ -116,6 +117,22 @@ def is_compiled(model: nn.Module) -> bool:
     )
 
 
+@cache
+def _restores_dispatch_keys(code: types.CodeType) -> bool:
+    return "_ForceDispatchKeyGuard" in code.co_names
+
+
+def in_compiled_call() -> bool:
+    """Whether a call of a compiled function has not returned yet.
+
+    torch then restores the dispatch keys with which it began: a dispatch mode that was entered
+    within would see nothing, and after one that was left within, the next op would fail.
+    """
+    if not compile_in_use():
+        return False
+    return any(_restores_dispatch_keys(frame.f_code) for frame in walk_callers(current_frame(1)))
+
+
 def is_capturing() -> bool:
     """Whether the current CUDA stream is recorded into a CUDA graph: nothing may wait for it."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
@@ -173,17 +190,18 @@ def without_gradients(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-def _skip_code(code: types.CodeType) -> None:
-    """Let the compiler pass over a function that the interpreter calls."""
+def skip_code(code: types.CodeType, *, below: bool = False) -> None:
+    """Let the compiler pass over a function that the interpreter calls; and, with `below`, over
+    everything that the function calls."""
     if _set_strategy is not None:
         parts = torch._C._dynamo.eval_frame
         with suppress(AttributeError, TypeError):  # they may come to have other names
-            _set_strategy(
-                code, parts._FrameExecStrategy(parts._FrameAction.SKIP, parts._FrameAction.DEFAULT)
-            )
+            action = parts._FrameAction
+            calls = action.SKIP if below else action.DEFAULT
+            _set_strategy(code, parts._FrameExecStrategy(action.SKIP, calls))
 
 
 # Once for all functions that `keep_uncompiled` returns: they share their code.
 for _item in keep_uncompiled.__code__.co_consts:
     if isinstance(_item, types.CodeType) and _item.co_name == "call":
-        _skip_code(_item)
+        skip_code(_item)

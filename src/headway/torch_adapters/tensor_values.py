@@ -1,16 +1,21 @@
-"""The plain numbers behind a tensor: its local part, its storage address, and which non-finite
-values it holds.
+"""The numbers behind tensors: their local part and storage, and the non-finite values in weights,
+buffers, optimizer state and batches.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
+from headway.torch_adapters.module_stack import user_path
 from headway.torch_adapters.private_parts import private_attribute
+from headway.torch_adapters.process_groups.sharded_tensors import local_part, local_values
 
 # Which non-finite numbers a tensor holds, read at once.
 
@@ -111,3 +116,234 @@ def fills_its_span(tensor: Tensor) -> bool:
     """Whether a tensor leaves no gaps in what it spans."""
     first, last = storage_span(tensor)
     return tensor.numel() * tensor.element_size() >= last - first
+
+
+def count_nonfinite(tensor: Tensor) -> tuple[int, int]:
+    """(NaN elements, infinite elements). Waits for the device: only for steps known to be bad."""
+    values = dense_values(tensor)
+    if not (values.is_floating_point() or values.is_complex()):
+        return 0, 0
+    return int(torch.isnan(values).sum()), int(torch.isinf(values).sum())
+
+
+def count_all_nonfinite(tensors: Sequence[Tensor]) -> tuple[int, int]:
+    """(tensors that hold one, elements) that are not finite. Waits for the device."""
+    counts = [sum(count_nonfinite(tensor)) for tensor in tensors]
+    return sum(1 for count in counts if count), sum(counts)
+
+
+def dense_values(tensor: Tensor) -> Tensor:
+    tensor = local_values(tensor)
+    return tensor.coalesce().values() if tensor.is_sparse else tensor
+
+
+# Looking for non-finite numbers in the state of a run, once something went wrong.
+
+# Reading the verdict makes the host wait for the device, so a scan belongs to an incident, never
+# to a step.
+
+MAX_NAMED = 20
+"""Bad rows or features listed per tensor; the counts are always whole."""
+MAX_DEPTH = 6
+"""Nesting depth of a batch that is searched; a deeper one is some object graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadTensor:
+    """A tensor with non-finite elements."""
+
+    name: str
+    role: str
+    tensor: Tensor
+    nan: int
+    inf: int
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def stats(self) -> dict[str, float]:
+        values = _values(self.tensor)
+        norm = float(torch.linalg.vector_norm(values[torch.isfinite(values)].abs().double()))
+        return {"nan": self.nan, "inf": self.inf, "numel": self.tensor.numel(), "norm": norm}
+
+
+def scan_state(
+    models: Sequence[nn.Module], optimizers: Sequence[Optimizer], names: Mapping[int, str]
+) -> Iterator[BadTensor]:
+    """Weights, buffers and moments that hold a non-finite number. `names` is by tensor identity."""
+    yield from _find_bad("weight", _weights(models, optimizers, names))
+    yield from _find_bad("buffer", _buffers(models))
+    yield from _find_bad("moment", _moments(optimizers, names))
+
+
+def scan_batch(batch: Any, indices: Sequence[Any] = ()) -> Iterator[BadTensor]:
+    """Tensors of a batch that hold a non-finite number, with the samples they are in.
+
+    `indices` are those of its samples in the data set, where they are known.
+    """
+    for name, tensor in _tensors_in(batch, "batch", MAX_DEPTH):
+        for bad in _find_bad("input", [(name, tensor)]):
+            facts = _locate_nonfinite(tensor)
+            if "rows" in facts and len(indices) == tensor.shape[0]:
+                facts["indices"] = [indices[row] for row in facts["rows"]]
+            yield BadTensor(name, "input", tensor, bad.nan, bad.inf, facts)
+
+
+def batch_size(batch: Any) -> int | None:
+    """How many samples a batch holds: the first dimension of its first tensor."""
+    return row_count(attached_tensors(batch))
+
+
+TOKEN_KEYS = ("input_ids", "tokens", "input_tokens")
+_TOKEN_DTYPES = (torch.int64, torch.int32)
+
+
+def token_count(batch: Any) -> int:
+    """How many tokens a batch of token ids holds, padding included; 0 for other data.
+
+    Token ids are known by their name, or by targets of the same shape and dtype.
+    """
+    ids: Any = None
+    if isinstance(batch, Mapping):
+        ids = next((batch[name] for name in TOKEN_KEYS if name in batch), None)
+    elif isinstance(batch, (tuple, list)) and len(batch) == 2:
+        ids, targets = batch
+        alike = isinstance(ids, Tensor) and isinstance(targets, Tensor)
+        if not (alike and ids.dtype == targets.dtype and ids.shape == targets.shape):
+            return 0
+    if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.dtype not in _TOKEN_DTYPES:
+        return 0
+    return ids.numel()
+
+
+def batch_tensors(batch: Any) -> list[Tensor]:
+    """The tensors of a batch, however it is nested."""
+    return [tensor.detach() for tensor in attached_tensors(batch)]
+
+
+def attached_tensors(batch: Any) -> list[Tensor]:
+    """The same, the very objects that the batch holds: for their versions, at every step."""
+    found: list[Tensor] = []
+    _collect(batch, MAX_DEPTH, found)
+    return found
+
+
+def row_count(tensors: Sequence[Tensor]) -> int | None:
+    """The first dimension of the first that has one."""
+    for tensor in tensors:
+        if tensor.ndim:
+            return int(tensor.shape[0])
+    return None
+
+
+def is_on_host(batch: Any) -> bool:
+    """Whether a batch has tensors, all of them on the CPU."""
+    devices = {tensor.device.type for tensor in batch_tensors(batch)}
+    return devices == {"cpu"}
+
+
+def named_batch_tensors(batch: Any) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a batch with their names: `batch[0]`, `batch['image']`."""
+    return _tensors_in(batch, "batch", MAX_DEPTH)
+
+
+def _buffers(models: Sequence[nn.Module]) -> Iterator[tuple[str, Tensor]]:
+    for model in models:
+        for path, buffer in model.named_buffers():
+            yield user_path(path), buffer
+
+
+def _weights(
+    models: Sequence[nn.Module], optimizers: Sequence[Optimizer], names: Mapping[int, str]
+) -> Iterator[tuple[str, Tensor]]:
+    seen: set[int] = set()
+    groups = [group["params"] for optimizer in optimizers for group in optimizer.param_groups]
+    for parameters in [*(model.parameters() for model in models), *groups]:
+        for parameter in parameters:
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield names.get(id(parameter), "a parameter without a name"), parameter.detach()
+
+
+def _moments(
+    optimizers: Sequence[Optimizer], names: Mapping[int, str]
+) -> Iterator[tuple[str, Tensor]]:
+    for optimizer in optimizers:
+        for parameter, state in optimizer.state.items():
+            owner = names.get(id(parameter), "a parameter without a name")
+            if isinstance(state, dict):
+                for key, value in state.items():
+                    if isinstance(value, Tensor):
+                        yield f"{owner}.{key}", value
+
+
+def _find_bad(role: str, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[BadTensor]:
+    # Of what is cut up, each rank looks at its own piece: a scan asks nothing of the others.
+    parts = ((name, local_part(tensor)) for name, tensor in tensors)
+    named = [(name, tensor) for name, tensor in parts if _can_be_bad(tensor)]
+    if not named:
+        return
+    # One flag per tensor, read together: a single wait for the device instead of hundreds.
+    device = named[0][1].device
+    flags = [(~torch.isfinite(_values(tensor)).all()).to(device) for _, tensor in named]
+    for (name, tensor), bad in zip(named, torch.stack(flags).tolist(), strict=True):
+        if bad:
+            yield BadTensor(name, role, tensor, *count_nonfinite(tensor))
+
+
+def _can_be_bad(tensor: Tensor) -> bool:
+    if tensor.numel() == 0 or tensor.is_meta:  # a meta tensor holds no numbers
+        return False
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _values(tensor: Tensor) -> Tensor:
+    return tensor.coalesce().values() if tensor.is_sparse else tensor
+
+
+def _tensors_in(value: Any, name: str, depth: int) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield name, value.detach()
+    elif depth == 0:
+        return
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _tensors_in(item, f"{name}[{key!r}]", depth - 1)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _tensors_in(item, f"{name}[{index}]", depth - 1)
+    elif hasattr(value, "__dataclass_fields__"):
+        for key in value.__dataclass_fields__:
+            yield from _tensors_in(getattr(value, key), f"{name}.{key}", depth - 1)
+
+
+def _collect(value: Any, depth: int, found: list[Tensor]) -> None:
+    if isinstance(value, Tensor):
+        found.append(value)
+    elif depth == 0:
+        return
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            if isinstance(item, Tensor):
+                found.append(item)
+            else:
+                _collect(item, depth - 1, found)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            _collect(item, depth - 1, found)
+    elif hasattr(value, "__dataclass_fields__"):
+        for key in value.__dataclass_fields__:
+            _collect(getattr(value, key), depth - 1, found)
+
+
+def _locate_nonfinite(tensor: Tensor) -> dict[str, Any]:
+    """The samples (first dimension) and features (the rest) that hold something non-finite."""
+    if tensor.ndim == 0 or tensor.is_sparse:
+        return {}
+    rows = ~torch.isfinite(tensor.reshape(tensor.shape[0], -1))
+    per_row, per_feature = rows.any(dim=1), rows.any(dim=0)
+    return {
+        "rows": per_row.nonzero().flatten()[:MAX_NAMED].tolist(),
+        "bad_rows": int(per_row.sum()),
+        "features": per_feature.nonzero().flatten()[:MAX_NAMED].tolist(),
+        "bad_features": int(per_feature.sum()),
+    }

@@ -117,6 +117,7 @@ STATIC = {
     "uPlot.iife.min.js": (SHARED, "assets", "text/javascript"),
     "uPlot.min.css": (SHARED, "assets", "text/css"),
     "chart_tools.js": (SHARED, "assets", "text/javascript"),
+    "legend.js": (SHARED, "assets", "text/javascript"),
     "choices.js": (SHARED, "assets", "text/javascript"),
     "heat.js": (SHARED, "assets", "text/javascript"),
     "report.js": (SHARED, "assets", "text/javascript"),
@@ -124,6 +125,7 @@ STATIC = {
     "common.js": (OURS, "static", "text/javascript"),
     "theme.js": (OURS, "static", "text/javascript"),
     "list.js": (OURS, "static", "text/javascript"),
+    "columns.js": (OURS, "static", "text/javascript"),
     "run.js": (OURS, "static", "text/javascript"),
     "findings.js": (OURS, "static", "text/javascript"),
     "groups.js": (OURS, "static", "text/javascript"),
@@ -165,6 +167,7 @@ class WebApp:
                 Route("/api/runs/{key}", self._details),
                 Route("/api/runs/{key}/charts", self._charts),
                 Route("/api/runs/{key}/layers", self._layers),
+                Route("/api/columns", self._columns),
                 Route("/api/compare", self._compare),
                 Route("/api/events", self._events),
                 Route("/metrics", self._metrics),
@@ -207,6 +210,10 @@ class WebApp:
             }
 
         return await self._json(work)
+
+    async def _columns(self, request: Request) -> Response:
+        wanted = request.query_params.getlist("name")
+        return await self._json(lambda: run_table.list_columns(self.run_index.all(), wanted))
 
     async def _metrics(self, request: Request) -> Response:
         text = await asyncio.to_thread(

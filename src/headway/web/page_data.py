@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headway.core.findings import Finding
-from headway.core.incident_events import incident_concerns, read_incident
+from headway.core.findings import Finding, Remedy
 from headway.core.records import EventRecord
 from headway.output.display_text import clean
 from headway.output.html import chart_json, layer_json, markup
 from headway.output.html.incident_sections import (
     AROUND_COLUMNS,
     OPERAND_COLUMNS,
+    marked_row,
     operand_row,
     rows_around,
 )
@@ -31,10 +31,12 @@ from headway.output.incident_view import (
 )
 from headway.output.run_story import (
     IncidentGroup,
+    find_incident,
     group_incidents,
     headline,
     recorded_diff,
     run_length,
+    tell_incident,
     tell_story,
 )
 from headway.output.view import (
@@ -84,8 +86,8 @@ def describe_run(run: AnyRun, root: ServedFolder) -> dict[str, Any]:
         "incidents": [
             {
                 **_incident(group, data, _context(root, run.path, incidents, group.number)),
+                **_incident_story(run, report.causes, data, group),
                 "samples": _samples(root, run.path, incidents, group.number),
-                "around": _around(run, data, group),
             }
             for group in group_incidents(incidents)
         ],
@@ -108,12 +110,6 @@ def describe_finding(
 ) -> dict[str, Any]:
     """A finding with its location, evidence and remedies."""
     source = item.evidence.get("source")
-    explained = [
-        group.number
-        for group in group_incidents(incidents)
-        for event in (group.event, *group.repeats)
-        if (known := read_incident(event)) is not None and incident_concerns(known, item)
-    ]
     return {
         "key": chart_json.finding_key(item),
         "code": clip_text(item.code, 20),
@@ -124,22 +120,26 @@ def describe_finding(
         "message": clip_text(item.message),
         "where": clip_text(format_where(item.where, message=item.message), MAX_LINE_LENGTH * 2),
         "source": clip_text(source.strip(), MAX_LINE_LENGTH * 2) if isinstance(source, str) else "",
-        "remedies": [
-            {
-                "text": clip_text(remedy.text),
-                "tested": remedy.tested,
-                "cured": remedy.cured,
-                "trial": trial_text(remedy),
-                "diff": [clean(line)[:MAX_LINE_LENGTH] for line in recorded_diff(remedy.edits)],
-            }
-            for remedy in item.remedies[:MAX_REMEDIES]
-        ],
+        "remedies": _remedies(item.remedies),
         "evidence": _rows(
             {key: value for key, value in item.evidence.items() if key not in INCIDENT_EVIDENCE},
             MAX_EVIDENCE,
         ),
-        "incident": explained[0] if explained else None,
+        "incident": find_incident(item, incidents),
     }
+
+
+def _remedies(remedies: Sequence[Remedy]) -> list[dict[str, Any]]:
+    return [
+        {
+            "text": clip_text(remedy.text),
+            "tested": remedy.tested,
+            "cured": remedy.cured,
+            "trial": trial_text(remedy),
+            "diff": [clean(line)[:MAX_LINE_LENGTH] for line in recorded_diff(remedy.edits)],
+        }
+        for remedy in remedies[:MAX_REMEDIES]
+    ]
 
 
 def _rows(facts: Mapping[str, Any], most: int) -> list[list[str]]:
@@ -164,7 +164,6 @@ def _incident(group: IncidentGroup, data: ChartData, context: list[list[Any]]) -
         ],
         "step": event.step,
         "x": data.place((event.segment, event.seq), event.step),
-        "headline": clip_text(incident.headline),
         "origins": [_origin(origin) for origin in incident.origins[:MAX_ORIGINS]],
         "columns": OPERAND_COLUMNS,
         "facts": _rows(dict(incident.facts()), 20),
@@ -181,13 +180,24 @@ def _incident(group: IncidentGroup, data: ChartData, context: list[list[Any]]) -
     }
 
 
-def _around(run: AnyRun, data: ChartData, group: IncidentGroup) -> dict[str, Any] | None:
-    """The steps before and after an incident, in full detail."""
+def _incident_story(
+    run: AnyRun, causes: Sequence[CauseView], data: ChartData, group: IncidentGroup
+) -> dict[str, Any]:
+    """An incident in words, and the steps before and after it in full detail."""
     x = data.place((group.event.segment, group.event.seq), group.event.step)
     near = run.charts(max(x - STEPS_READ_AROUND, 0), x + STEPS_READ_AROUND, 4 * STEPS_READ_AROUND)
-    rows = [] if near is None else rows_around(near, x)
-    rows = [[clip_text(cell, MAX_LINE_LENGTH) for cell in row] for row in rows]
-    return {"columns": AROUND_COLUMNS, "rows": rows} if rows else None
+    story = tell_incident(causes, near or data, group)
+    found: dict[str, Any] = {
+        "title": clip_text(story.title, 200),
+        "sentences": [clip_text(text) for text in story.sentences],
+        "fixes": _remedies(story.fixes),
+        "around": None,
+    }
+    if near is not None and (rows := rows_around(near, x)):
+        shown = [[clip_text(cell, MAX_LINE_LENGTH) for cell in row] for row in rows]
+        marked = marked_row(near, rows, x)
+        found["around"] = {"columns": AROUND_COLUMNS, "rows": shown, "marked": marked}
+    return found
 
 
 def _samples(

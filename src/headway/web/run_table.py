@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from headway.web.run_entry import ForeignRun, RunFigures
 MAX_TEXT_LENGTH = 1200
 MAX_LINE_LENGTH = 300
 MAX_SETTINGS = 100
+MAX_COLUMNS = 12
+"""Settings as further columns of the table of runs."""
 CHECKED = 0.999
 """The share of a run that must be checked before it is called healthy."""
 ACTION_LABELS = {
@@ -40,8 +43,9 @@ def summarize_run(run: AnyRun) -> dict[str, Any]:
     """One row of the list of runs."""
     report = run.report()
     counts = {"error": 0, "warning": 0, "info": 0}
-    first = ""
+    first = problems = ""
     if report is not None:
+        problems = verdict_of(report).counts
         for finding in report.findings:
             counts[str(finding.severity)] += 1
         if report.causes and report.causes[0].root.severity > Severity.INFO:
@@ -74,6 +78,7 @@ def summarize_run(run: AnyRun) -> dict[str, Any]:
         "note": clip_text(note.strip().partition("\n")[0], 200),
         "tags": sorted({clip_text(tag, 40) for tag in _TAG.findall(note)})[:20],
         "findings": counts,
+        "problems": problems,
         "verdict": level,
         "word": word,
         "cause": first,
@@ -106,6 +111,7 @@ def list_settings(run: AnyRun) -> dict[str, str]:
     known |= settings if isinstance(settings, Mapping) else {}
     known |= {"batch size": _main_settings(facts, figures)["batch"]}
     known |= {"precision": figures.precision}
+    known |= read_arguments(facts.get("command_line"))
     later = ("settings", "optimizers", "packages", "started")
     known |= {key: value for key, value in facts.items() if key not in later}
     packages = facts.get("packages")
@@ -114,6 +120,42 @@ def list_settings(run: AnyRun) -> dict[str, str]:
         clip_text(str(key).replace("_", " "), 60): clip_text(markup.format_value(value), 300)
         for key, value in list(known.items())[:MAX_SETTINGS]
         if value not in (None, "", [], {})
+    }
+
+
+def read_arguments(command_line: object) -> dict[str, str]:
+    """The options of a command line, `--seed 1`, `--seed=1` or `model.size=3`, by name."""
+    try:
+        words = shlex.split(command_line)[1:] if isinstance(command_line, str) else []
+    except ValueError:  # an open quote
+        return {}
+    found = {}
+    for at, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        following = words[at + 1] if at + 1 < len(words) else "-"
+        if equals and _OPTION.fullmatch(name):
+            found[name] = value
+        elif name.startswith("--") and _OPTION.fullmatch(name):
+            found[name] = "yes" if _FLAG.match(following) else following
+    return found
+
+
+_FLAG = re.compile(r"-(?!\.?\d)")
+"""How another option begins, unlike a negative number."""
+_OPTION = re.compile(r"(--|\+{0,2})[A-Za-z][\w./-]*")
+
+
+def list_columns(runs: Sequence[AnyRun], wanted: Sequence[str]) -> dict[str, Any]:
+    """Names of the settings in which the runs differ; the values of some of them by run."""
+    known = {run.id: list_settings(run) for run in runs}
+    names = dict.fromkeys(name for settings in known.values() for name in settings)
+    values = {name: {settings.get(name, "") for settings in known.values()} for name in names}
+    return {
+        "names": [name for name in names if len(values[name]) > 1],
+        "values": {
+            key: [settings.get(name, "") for name in wanted[:MAX_COLUMNS]]
+            for key, settings in known.items()
+        },
     }
 
 

@@ -14,9 +14,9 @@ from headway.checkpoints import checkpoint_info, dtypes, inert_pickle, tensor_by
 from headway.checkpoints.checkpoint_info import Checkpoint, Problem, SavedTensor, Span, TensorPart
 from headway.checkpoints.folder_access import is_own_file, is_own_folder
 from headway.checkpoints.formats import torch_file
-from headway.checkpoints.pickle_problems import problems_of
 from headway.checkpoints.pickle_rebuild import TensorRef
 from headway.checkpoints.pickle_values import Global, Stub, short_text
+from headway.checkpoints.pickle_verdict import problems_of
 from headway.checkpoints.tensor_naming import WRAPPERS, role_of
 
 METADATA = ".metadata"

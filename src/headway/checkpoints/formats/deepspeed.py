@@ -15,9 +15,9 @@ from headway.checkpoints import checkpoint_info, tensor_bytes
 from headway.checkpoints.checkpoint_info import Checkpoint, Problem, SavedTensor
 from headway.checkpoints.folder_access import is_own_file
 from headway.checkpoints.formats import torch_file
-from headway.checkpoints.pickle_problems import problems_of
 from headway.checkpoints.pickle_rebuild import TensorRef
 from headway.checkpoints.pickle_values import Stub, short_text
+from headway.checkpoints.pickle_verdict import problems_of
 from headway.checkpoints.tensor_naming import TensorWalk, is_optimizer
 
 _MODEL = re.compile(r"(^|_)model_states\.pt$")

@@ -11,7 +11,7 @@ from headway.checkpoints import checkpoint_info, nested_pickles, tensor_bytes
 from headway.checkpoints.checkpoint_info import Checkpoint, Problem, SavedTensor, describe_head
 from headway.checkpoints.folder_access import is_own_file, is_own_folder
 from headway.checkpoints.formats import dcp, deepspeed, safetensors, torch_file
-from headway.checkpoints.pickle_problems import problems_of
+from headway.checkpoints.pickle_verdict import problems_of
 
 _WEIGHTS = (
     "model.safetensors",

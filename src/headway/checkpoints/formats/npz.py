@@ -16,9 +16,8 @@ from headway.checkpoints import (
 )
 from headway.checkpoints.checkpoint_info import Checkpoint, Inflate, Problem, SavedTensor, Span
 from headway.checkpoints.formats import torch_file
-from headway.checkpoints.pickle_problems import problems_of
 from headway.checkpoints.pickle_values import Loaded
-from headway.checkpoints.pickle_verdict import judge_pickle
+from headway.checkpoints.pickle_verdict import judge_pickle, problems_of
 from headway.checkpoints.tensor_naming import role_of
 from headway.errors import UnreadableInput
 
@@ -47,7 +46,7 @@ def checkpoint(path: Path) -> Checkpoint:
                 f"{path} was not judged: {len(entries)} arrays (limit {MAX_ENTRIES})"
             )
         notes = {e.name: e for e in entries if not _is_array(file, e)}
-        others = list(nested_pickles.find_other_pickles(file, notes, ()))
+        others = list(nested_pickles.find_other_pickles(file, notes, (), (0, size)))
         if others:
             places = tensor_bytes.StoragePlaces(path)
             opened = torch_file.OpenedPickle(path, "npz", Loaded(None, 0), places, others=others)

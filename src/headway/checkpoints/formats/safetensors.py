@@ -21,8 +21,8 @@ from headway.checkpoints.tensor_naming import role_of
 MAX_HEADER = 100_000_000
 MAX_INDEX = 1 << 28
 _LISTED = 20
-_SMALLER_THAN_A_BYTE = ("F4", "F6_E2M3", "F6_E3M2")
-"""Types of the format whose elements are not measured."""
+_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
+"""Types of the format whose elements are not measured, and the bits of an element."""
 
 
 def recognised(head: bytes, size: int) -> bool:
@@ -30,7 +30,8 @@ def recognised(head: bytes, size: int) -> bool:
     if len(head) < 9:
         return False
     length = struct.unpack_from("<Q", head)[0]
-    return head[8:9] == b"{" and 2 <= length <= MAX_HEADER
+    text = head[8:].lstrip(b" \t\r\n")  # the library accepts them before the header
+    return text[:1] in (b"{", b"") and 2 <= length <= MAX_HEADER
 
 
 def read(path: Path) -> tuple[list[SavedTensor], dict[str, Any], list[Problem]]:
@@ -91,7 +92,9 @@ def _tensors(
             continue
         kind = dtypes.SAFETENSORS.get(dtype)
         expected = max(expected, base + end)
-        if kind is None and dtype in _SMALLER_THAN_A_BYTE:
+        if kind is None and dtype in _BITS:
+            if 8 * (end - begin) != count * _BITS[dtype]:
+                wrong[name] = f"{end - begin} bytes for {count} elements of {dtype}"
             skipped[dtype] = skipped.get(dtype, 0) + 1
         elif kind is None:
             wrong[name] = f"unknown dtype {dtype[:20]!r}"

@@ -7,6 +7,7 @@ from the pickle.
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from dataclasses import dataclass, field, replace
@@ -24,10 +25,9 @@ from headway.checkpoints.checkpoint_info import Checkpoint, NotJudged, Problem, 
 from headway.checkpoints.folder_access import read_once
 from headway.checkpoints.formats.torch_legacy import PickleStream, read_stream, root_of, storage_of
 from headway.checkpoints.nested_pickles import PickleMember
-from headway.checkpoints.pickle_problems import LISTED, problems_of
 from headway.checkpoints.pickle_rebuild import StorageRef, TensorRef
 from headway.checkpoints.pickle_values import Loaded, short_text
-from headway.checkpoints.pickle_verdict import judge_pickle
+from headway.checkpoints.pickle_verdict import LISTED, judge_pickle, problems_of
 from headway.checkpoints.tensor_bytes import PlacedStorage, StoragePlaces
 from headway.checkpoints.tensor_naming import TensorWalk, moment_names, read_step_counter
 
@@ -91,6 +91,7 @@ def _read_zip(path: Path, file: BinaryIO, start: int, size: int) -> OpenedPickle
     places = StoragePlaces(path, _order(file, entries))
     storages: dict[str, StorageRef] = {}
     problems: list[Problem] = []
+    packed: bytes | None = None
     if pickle.method == zip_archive.STORED:
         places.base = 0
         loaded = inert_pickle.load(
@@ -102,11 +103,11 @@ def _read_zip(path: Path, file: BinaryIO, start: int, size: int) -> OpenedPickle
     else:
         places.base = None
         try:
-            data = zip_archive.read_entry(file, pickle)
+            packed = zip_archive.read_entry(file, pickle)
         except zip_archive.BadZip as error:
             problems.append(Problem("unreadable", f"{path}: {error}", path, {}))
-            data = b"."
-        loaded = inert_pickle.load(data, persistent=lambda pid: storage_of(pid, storages))
+            packed = b"."
+        loaded = inert_pickle.load(packed, persistent=lambda pid: storage_of(pid, storages))
     for name, entry in entries.items():
         found = _KEY.match(name)
         if found is None or (script and "/constants/" in name):
@@ -121,7 +122,13 @@ def _read_zip(path: Path, file: BinaryIO, start: int, size: int) -> OpenedPickle
     opened.main = pickle.name
     stem = pickle.name.removesuffix("data.pkl")
     known = {pickle.name, *(f"{stem}data/{key}" for key in storages)}
-    opened.others = list(nested_pickles.find_other_pickles(file, entries, known))
+    place = (start, start + size)
+    opened.others = list(nested_pickles.find_other_pickles(file, entries, known, place))
+    if loaded.damage is None:
+        rest = (loaded.end, loaded.end, pickle.offset + pickle.size)
+        rest = rest if packed is None else (loaded.end, loaded.end, len(packed))
+        source = file if packed is None else io.BytesIO(packed)
+        opened.others += nested_pickles.after_the_first(source, pickle.name, rest)
     return opened
 
 
@@ -212,8 +219,9 @@ def _read_stream(path: Path, file: BinaryIO, start: int, size: int) -> OpenedPic
         path, "torch-legacy" if stream.legacy else "pickle", stream.loaded, places
     )
     opened.missing = stream.missing
-    if not stream.legacy:
-        end = stream.loaded.end if stream.loaded.damage is None else start + size
+    after = stream.end if stream.legacy else stream.loaded.end
+    if after is not None:
+        end = after if stream.loaded.damage is None else start + size
         place = (start, end, start + size)
         opened.others = list(nested_pickles.after_the_first(file, path.name, place))
     if stream.missing:
@@ -350,6 +358,8 @@ def worth_reading(opened: OpenedPickle) -> bool:
     if opened.format != "pickle":
         return True
     if any(judge_pickle(opened.loaded)) or opened.loaded.not_judged or opened.others:
+        return True
+    if opened.loaded.damage is not None and opened.path.suffix.lower() in (".pt", ".pth"):
         return True
     asked = {wanted.module.partition(".")[0] for wanted in opened.loaded.requested}
     if not asked & {"torch", "numpy"}:

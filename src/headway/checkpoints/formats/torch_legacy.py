@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 
 from headway.checkpoints import dtypes
 from headway.checkpoints.inert_pickle import Machine
+from headway.checkpoints.joblib_arrays import interpret
 from headway.checkpoints.pickle_rebuild import StorageRef
 from headway.checkpoints.pickle_values import Global, Loaded, Stub, short_text
 
@@ -25,6 +26,8 @@ class PickleStream:
     """Whether torch wrote it; otherwise it is a plain pickle."""
     missing: int = 0
     """Missing bytes at the end."""
+    end: int | None = None
+    """Where its last storage ends; None if that is not known."""
 
 
 def storage_of(pid: Any, known: dict[str, StorageRef], byteorder: str = "little") -> Any:
@@ -97,9 +100,12 @@ def read_stream(
         return storage_of(pid, storages, order[0])
 
     def run(at: int) -> Loaded:
-        machine = Machine(file, start=at, limit=end, persistent=persistent, deadline=deadline)
-        machine.nesting = nesting
-        return machine.load()
+        def machine() -> Machine:
+            made = Machine(file, start=at, limit=end, persistent=persistent, deadline=deadline)
+            made.nesting = nesting
+            return made
+
+        return interpret(machine)
 
     first = run(start)
     if first.value != MAGIC_NUMBER or first.damage:
@@ -151,3 +157,4 @@ def _place(
             ref.at = at
         at += length
     stream.missing = max(at - end, 0)
+    stream.end = at

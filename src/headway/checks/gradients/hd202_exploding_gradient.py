@@ -89,7 +89,7 @@ Point = tuple[Moment, float, float]
 RECENT = 64
 """Number of rows of another tool's log that are inspected before a non-finite value."""
 STEADY, STEADILY = 6, 1.25
-"""There: medians that grow up to the end of the log, and the factor between two of them."""
+"""There: medians that grow up to the end of the log, and the mean factor between two of them."""
 BARELY = 1.3
 LEFT, ENDED, RAN_OUT = 3.0, 50.0, 200.0
 """There: multiples of the usual norm that start a growth, that are an explosion if it ends in NaN,
@@ -118,8 +118,8 @@ class ExplodingGradient(Check):
     times, with a worse loss. Slow, uneven growth is reported if every norm of the run's last eighth
     is 10000 times those of the first, each eighth of its second half is at least twice the one
     before, and the loss is a tenth worse than its best. At the end of another tool's log, six
-    medians in a row that each grow by a quarter, to 100 times the usual norm before, are a warning
-    even if the loss falls.
+    medians in a row that grow, by a quarter each on average, to 100 times the usual norm before,
+    are a warning even if the loss falls.
 
     ## False alarms
     One spike changes no median. A norm that grows while the loss falls means that the run learns. A
@@ -342,12 +342,13 @@ class ExplodingGradient(Check):
         if not self.context.rows or "grad_norm" in self.reported or len(points) <= STEADY:
             return []
         begin = len(points) - 1
-        while begin and points[begin][1] >= STEADILY * points[begin - 1][1]:
+        while begin and points[begin][1] > points[begin - 1][1]:
             begin -= 1
         growth, latest = points[begin:], points[-1][1]
         before = [norm for _, norm, _ in points[: begin + 1]]
         grown = latest > max(self.limits.above_start * median(before), *before)
-        return growth if grown and len(growth) > STEADY else []
+        steady = latest >= STEADILY ** (len(growth) - 1) * growth[0][1]
+        return growth if grown and steady and len(growth) > STEADY else []
 
     def _without_progress(self, growth: list[Point], ratio: float) -> bool:
         """Whether the norm grew by this factor while the loss did not improve."""

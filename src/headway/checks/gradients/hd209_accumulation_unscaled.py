@@ -27,7 +27,9 @@ class AccumulationUnscaled(Check):
     The mean loss is changed slightly while the recorded ops are run again; the change of the total
     gives its weight. The weight must be 1, all passes must use the same ops and weights on
     different data, nothing may be cleared in between, and the gradients must not be divided by the
-    number of passes afterwards.
+    number of passes afterwards. For a loss of several means, from three micro-batches on: nothing
+    on the way to the total is multiplied or divided by their number, the weights add up to at least
+    1, and the largest is at least 0.5.
 
     ## False alarms
     Losses that are sums (over tokens, over an episode), several tasks or heads, losses from
@@ -54,6 +56,10 @@ class AccumulationUnscaled(Check):
         """Largest distance from 1 of a weight that was not divided."""
         divided: float = 0.2
         """Largest relative distance from the mean of gradients that were divided."""
+        least: float = 0.5
+        """Smallest weight that the largest of several terms must have."""
+        fewest: int = 3
+        """Fewest micro-batches for which a sum of several terms is judged."""
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = ObjectiveFacts.of(record)
@@ -64,20 +70,20 @@ class AccumulationUnscaled(Check):
         kept = facts.gradients_kept
         if kept is None or abs(kept * count - 1) <= self.limits.divided:
             return
-        whole = self._whole(facts)
+        whole = self._whole(facts) or self._sum(facts, count)
         if whole is None:
             return
         name, weight = whole
         yield self.find(
             record,
             f"{count} micro-batches are summed into one step, not averaged: {name} enters each "
-            f"backward pass with a weight of {say(weight)} instead of {say(1 / count)}, so the "
-            f"gradient is {count} times that of the mean",
+            f"backward pass with a weight of {say(weight)} instead of {say(weight / count)}, so "
+            f"the gradient is {count} times that of the mean",
             where=facts.locate(rank=record.rank),
             remedies=[f"Divide the loss by {count} before backward(): (loss / {count}).backward()"],
             micro_batches=count,
             weight=weight,
-            expected=1 / count,
+            expected=weight / count,
             optimizer=facts.optimizer,
         )
 
@@ -92,3 +98,15 @@ class AccumulationUnscaled(Check):
             if most and abs(weight - 1) <= self.limits.near:
                 return (part.name or "the loss").removeprefix("aten."), weight
         return None
+
+    def _sum(self, facts: ObjectiveFacts, count: int) -> tuple[str, float] | None:
+        """The largest of several means, if nothing divides their sum by the count."""
+        parts = [(part, abs(part.weight or 0.0)) for part in facts.parts if part.weight]
+        if facts.divided or count < self.limits.fewest or len(parts) < 2:
+            return None
+        if not all(part.mean and part.known for part, _ in parts):
+            return None
+        first, weight = max(parts, key=lambda item: item[1])
+        if weight < self.limits.least or sum(each for _, each in parts) < 1 - self.limits.near:
+            return None
+        return first.name or "the loss", weight

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -109,10 +110,10 @@ class NonfiniteLoss(NonfiniteRowsCheck):
             )
 
     def _note_evaluation(self, record: StepRecord) -> None:
-        value = record.values.get("eval/loss")
-        if value is None:
+        losses = [v for name, v in record.values.items() if _EVALUATED.match(name)]
+        if not losses:
             return
-        if math.isfinite(value):
+        if all(map(math.isfinite, losses)):
             self.evaluations += 1
             self.lost, self.lost_count = [], 0
         else:
@@ -187,6 +188,10 @@ class NonfiniteLoss(NonfiniteRowsCheck):
             recovered=came_back,
             finite_before=self.finite_before,
         )
+
+
+_EVALUATED = re.compile(r"eval/(?:.*[/_])?loss$")
+"""Validation losses; a detector has several: `eval/box_loss`."""
 
 
 def _nonfinite_components(record: StepRecord) -> list[str]:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from headway.checks.loss_context import has_competing_losses
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import say
@@ -19,6 +20,9 @@ FIRST = 5
 """Number of first losses whose median is the run's start level."""
 TWO_SIDED = 1.96 * math.sqrt(2)
 """The same quantile of the absolute difference of two normal losses, in standard deviations."""
+RELEARNED, BACK, JUST = 0.7, 0.9, 3
+"""In a log: shares of the first losses below which a run has learned, and above which a jump that
+lasts has undone it; rows after a resume in which such a jump begins."""
 CALM, SMALLEST = 15.0, 1.2
 """In a log: a rise by this many standard deviations and by this factor is a spike, too."""
 BLOCK_LEAST, BLOCK_START = 20.0, 10.0
@@ -50,10 +54,12 @@ class LossSpike(Check):
     ## False alarms
     A single spike of any height is information, unless it is a block of at least 3 steps
     that are all 20 times the usual loss and 10 times the first losses, with a peak of 50 times:
-    that is a warning, because no new task looks like it. The third spike within 500 steps is a
-    warning if each lasted 5 steps, grew after its first step and undid half of the progress. New
-    data (a curriculum) are hardest in their first step, so such jumps do not count. Skipped steps
-    are ignored, because their batch did no damage.
+    that is a warning, because no new task looks like it. In another tool's log a jump that lasts
+    100 rows, leads back to the level of the first losses and begins where the run was resumed is a
+    warning, too. The third spike within 500 steps is a warning if each lasted 5 steps, grew after
+    its first step and undid half of the progress. New data (a curriculum) are hardest in their
+    first step, so such jumps do not count. Skipped steps are ignored, because their batch did no
+    damage.
 
     ## What to do
     Inspect the batch of that step. Against clusters: use a lower peak learning rate or a longer
@@ -103,6 +109,8 @@ class LossSpike(Check):
         self.spikes: dict[str, dict[str, Any]] = {}
         """The spike that is open now, for each loss."""
         self.segment = 0
+        self.since_resume = 0
+        """In a log: rows since the run was resumed; 0 if it was not."""
         self.first_step: int | None = None
         self.damages: dict[str, list[int]] = {}
         """Where the recent damaging spikes ended, in observed steps."""
@@ -122,7 +130,7 @@ class LossSpike(Check):
                 spike = self.spikes.setdefault(
                     name,
                     {"at": moment_of(record), "first": loss, "peak": loss, "least": loss}
-                    | {"steps": 0}
+                    | {"steps": 0, "resumed": 0 < self.since_resume <= JUST}
                     | {"level": window.median, "limit": limit},
                 )
                 spike["peak"] = max(spike["peak"], loss)
@@ -152,6 +160,11 @@ class LossSpike(Check):
         if record.segment != self.segment and record.step <= self.first_step:
             yield from self.finish()
             self.windows, self.starts, self.spikes, self.damages = {}, {}, {}, {}
+            self.since_resume = 0
+        elif record.segment != self.segment:
+            self.since_resume = 1
+        elif self.since_resume:
+            self.since_resume += 1
         self.segment = record.segment
 
     def _open(self, name: str) -> Window:
@@ -189,17 +202,20 @@ class LossSpike(Check):
         count = self._damages(name, spike)
         clustered = count >= self.limits.cluster
         block = self._is_block(name, spike)
+        lost = self._has_lost_everything(name, spike)
         level, peak, steps = spike["level"], spike["peak"], spike["steps"]
         ratio = f", {say(peak / level)} times" if level > 0 else " from"
         again = f"; {count} such spikes in {self.limits.within} steps" if clustered else ""
+        if lost:
+            again = f"; the first losses were {say(self.starts[name])}, so all progress is lost"
         return self.find(
             record_at(spike["at"]),
             f"{name} jumped to {say(peak)}{ratio} its usual {say(level)} (limit "
             f"{say(spike['limit'])}), was above the limit for {steps} step{'s' * (steps > 1)} "
             f"{ending}{again}",
             subject=name,
-            severity=None if clustered or block else Severity.INFO,
-            remedies=CLUSTERED if clustered else CLUSTERED[-1:],
+            severity=None if clustered or block or lost else Severity.INFO,
+            remedies=[LOST] if lost else CLUSTERED if clustered else CLUSTERED[-1:],
             peak=peak,
             median=level,
             limit=spike["limit"],
@@ -219,6 +235,15 @@ class LossSpike(Check):
         self.damages[name] = [*recent, self.seen]
         return len(self.damages[name])
 
+    def _has_lost_everything(self, name: str, spike: dict[str, Any]) -> bool:
+        """In a log: whether the run resumed at the level of the first losses, as if without its
+        weights."""
+        level, start = spike["level"], self.starts.get(name, math.inf)
+        if not self.context.rows or has_competing_losses(self.context.header):
+            return False
+        lasts = spike["resumed"] and spike["steps"] >= self.limits.patience
+        return bool(lasts and 0 < level <= RELEARNED * start and spike["first"] >= BACK * start)
+
     def _is_block(self, name: str, spike: dict[str, Any]) -> bool:
         """Whether several batches in a row are of another kind than all others."""
         limits, level, start = self.limits, spike["level"], self.starts.get(name, math.inf)
@@ -237,6 +262,10 @@ def _calm_run_limit(losses: list[float], progress: float) -> float:
     return math.exp(min(median(logs[-5:]) + reach, 700))
 
 
+LOST = (
+    "Check that the checkpoint was found and loaded, weights and optimizer state: a run that "
+    "resumes without them starts at the loss of a new model."
+)
 CLUSTERED = (
     "Lower the peak learning rate or lengthen the warm-up: the run is close to divergence.",
     "With Adam, try beta2 = 0.95: a second moment that lags behind the gradient causes such "

@@ -213,8 +213,8 @@ class LossDivergence(Check):
         found = list(self._judge_short_log()) or list(self._judge_curve())
         overfitting = None if found or self.ever_reported else find_overfitting(self.validation)
         if overfitting is not None:
-            at, told = record_at(overfitting.at), overfitting.as_finding()
-            found = [self.find(at, subject="eval/loss", severity=Severity.INFO, **told)]
+            at, wording = record_at(overfitting.at), overfitting.as_finding()
+            found = [self.find(at, subject="eval/loss", severity=Severity.INFO, **wording)]
         yield from found
 
     def _note_row(self, record: StepRecord, loss: float) -> None:

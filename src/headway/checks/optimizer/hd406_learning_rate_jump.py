@@ -85,6 +85,8 @@ class LearningRateJump(Check):
         rate = record.values.get("lr", math.nan)
         if not math.isfinite(rate) or rate < 0:
             return
+        if rate == self.last and not self.resumed and not self.context.rows:
+            return  # as at most steps
         resumed, self.resumed = self.resumed, False
         if resumed and not self.excused and not self._as_before(record, rate):
             yield from self._judge(record, self.last, rate)

@@ -21,7 +21,8 @@ class FrozenWeightMoved(Check):
 
     ## What it checks
     Parameters with `requires_grad` False that an optimizer step changes, or that the script changes
-    between two steps together with the others; and freezes without effect: `module.requires_grad =
+    between two steps together with the others; rows whose gradients the script sets to 0 and that
+    weight decay moves all the same; and freezes without effect: `module.requires_grad =
     False`, a mistyped attribute on a parameter, a condition on names that matches nothing, a freeze
     of a copy, and one that is undone before the first step. In two checkpoints of a run: weights
     that changed although the optimizer has no moments for them.
@@ -34,7 +35,8 @@ class FrozenWeightMoved(Check):
     ## How it is measured
     The frozen parameters of an optimizer before and after a step, bitwise, and those of the model
     from one step to the next: a change counts if trained weights change at the same time, or if it
-    multiplies the whole weight by one number (weight decay by hand). Also attributes of modules
+    multiplies the whole weight by one number (weight decay by hand). Elements whose gradient is set
+    to 0 count if they are the same, and change, in three steps in a row. Also attributes of modules
     and parameters; and every change of `requires_grad` up to the first step. In checkpoints,
     weights are compared bitwise; whether a weight has no moments is determined by name, order or
     shape, or not at all.
@@ -153,6 +155,8 @@ class FrozenWeightMoved(Check):
     ) -> Finding:
         if facts.between_steps:
             return self._written(record, facts, names, count)
+        if facts.elements:
+            return self._masked(record, facts, names[0])
         kind = facts.optimizer or "the optimizer"
         stale = (facts.gradients or 0) - (facts.zero_gradients or 0)
         by = "an old gradient that was never cleared" if stale > 0 else "momentum or weight decay"
@@ -169,6 +173,24 @@ class FrozenWeightMoved(Check):
             ],
             tensors=names,
             tensor_count=count,
+            weight_decay=facts.weight_decay,
+            momentum=facts.momentum,
+        )
+
+    def _masked(self, record: SetupRecord, facts: FrozenMovedFacts, name: str) -> Finding:
+        kind = facts.optimizer or "the optimizer"
+        by = "weight decay" if (facts.weight_decay or 0) > 0 else "momentum"
+        return self.find(
+            record,
+            f"the gradients of {plural(facts.elements or 0, 'element')} of {name} are set to 0 "
+            f"before each step, but {by} of {kind} still changes these elements",
+            subject=name,
+            where=facts.locate(rank=record.rank, module=name),
+            remedies=[
+                f"Put {name} in a parameter group with `weight_decay=0.0`.",
+                "Or restore the elements after the step: `weight.data[mask] = before[mask]`.",
+            ],
+            elements=facts.elements,
             weight_decay=facts.weight_decay,
             momentum=facts.momentum,
         )

@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
 
 from headway.checks.growth import Growth, GrowthRule
 from headway.checks.resources._shared import SegmentGrowth
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding
 from headway.core.numbers import say
-from headway.core.records import Header, StepRecord
+from headway.core.records import Header, StepRecord, record_at
 from headway.core.window import Window
 
 SIGNAL = "step_time_s"
@@ -37,12 +38,15 @@ class StepTimeGrowth(Check):
     the later blocks add at least 85 % of what the earlier ones did, and the steps have become at
     least 1.5 times as long and 2 ms longer. Nothing is reported while the times within such groups
     of 8 steps differ much: then the work varies from step to step. A throughput is growth if the
-    time per token grows like that, or if the throughput itself falls at a constant rate.
+    time per token grows like that, or if the throughput itself falls at a constant rate. Tokens or
+    samples per second that fall to 55 % or less between two steady levels, and stay there for the
+    last quarter of the log or longer, are reported, too.
 
     ## False alarms
     Noise, single slow steps, a slower machine from some step on, and a longer sequence length from
     some step on are not steady growth. A sequence length or image size that is raised a little in
-    every step for hundreds of steps looks the same; ignore this finding then.
+    every step for hundreds of steps looks the same; ignore this finding then. So do longer samples
+    from some step on, in a log of samples per second.
 
     ## What to do
     Look for a recurrent state or a loss carried over without `.detach()`, for `retain_graph=True`,
@@ -121,15 +125,26 @@ class StepTimeGrowth(Check):
                 record, *(self.first * (2 - v) for v in (growth.before, growth.after))
             )
 
-    def _slowed(self, record: StepRecord, before: float, after: float) -> Finding:
+        latest = self.growth.latest
+        if latest is None or self.rate not in DROPS or not self.context.rows:
+            return
+        if (drop := _drop(self.growth)) is not None:
+            (step, slow), fast = drop
+            at = replace(record_at(latest), step=int(step))
+            yield self._slowed(at, self.first / fast, self.first / slow, dropped=True)
+
+    def _slowed(
+        self, record: StepRecord, before: float, after: float, *, dropped: bool = False
+    ) -> Finding:
         """The finding about a throughput, dated by where it began to fall."""
         times = before / after if after > 0 else math.inf
         unit = RATES[self.rate]
         return self.find(
             record,
             f"throughput fell from {say(before)} to {say(after)} {unit}, a step takes {say(times)} "
-            f"times as long (limit {self.limits.ratio:g}), and it is still falling",
-            remedies=REMEDIES,
+            f"times as long (limit {self.limits.ratio:g}), and "
+            + ("it stays there" if dropped else "it is still falling"),
+            remedies=[DROPPED] if dropped else REMEDIES,
             before=before,
             after=after,
             times=times,
@@ -152,6 +167,38 @@ class StepTimeGrowth(Check):
         )
 
 
+def _drop(growth: SegmentGrowth) -> tuple[tuple[float, float], float] | None:
+    """The first point of a new, slower level that lasts to the end of a log, and the level before.
+
+    A point is a time per token or sample. Both levels must be steady, or the work itself varies.
+    """
+    points = growth.watch.series.points
+    paces = [pace for _, pace in points]
+    if len(paces) < 4 * LEVEL:
+        return None
+    cut = max(
+        range(LEVEL, len(paces) - max(LEVEL, len(paces) // 4) + 1),
+        key=lambda at: median(paces[at : at + LEVEL]) / median(paces[at - LEVEL : at]),
+    )
+    before, after = paces[: cut - LEVEL // 2], paces[cut + LEVEL // 2 :]
+    fast, slow = median(before), median(after)
+    steady = max(before) <= fast * UNEVEN and min(after) >= slow / UNEVEN
+    if slow < SLOWER * fast or not steady or min(before) < fast / UNEVEN:
+        return None
+    middle = math.sqrt(fast * slow)
+    near = range(cut - LEVEL // 2, cut + LEVEL // 2 + 1)
+    onset = next((at for at in near if paces[at] > middle), cut)
+    return (points[onset][0], slow), fast
+
+
+DROPS = ("tokens_per_s", "samples_per_s")
+LEVEL, SLOWER, UNEVEN = 6, 1.8, 1.2
+"""Points at either side of a drop; the factor on the time per token or sample; the largest factor
+between two points of one level."""
+DROPPED = (
+    "Compare the machine at this step with before: another job on the same GPU or disk, a clock "
+    "limited by heat or power, one slow rank, a data set read from a slower place."
+)
 REMEDIES = [
     "Look for a graph that reaches back over earlier steps: a recurrent state or a loss carried "
     "over without `.detach()`, `retain_graph=True`.",

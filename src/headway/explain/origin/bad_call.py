@@ -92,7 +92,8 @@ def classify_leaf(operand: Operand) -> OriginKind:
         operand.role, ("unknown", "{name} already contains {what} before the step uses it")
     )
     cause = story.format(name=operand.name, what=_describe_bad(operand))
-    cause = cause.replace("constant, a constant", "a constant", 1)  # one without a name
+    # One without a name.
+    cause = cause.replace("constant, a constant in the code,", "a constant in the code", 1)
     return OriginKind(name, f"{cause}: {_count_bad(operand)}")
 
 

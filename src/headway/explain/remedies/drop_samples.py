@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headway.explain.batch_samples import find_common
 from headway.explain.explanation import Origin, Spike
 from headway.explain.failing_step import FailingStep
 from headway.explain.remedies.base import StepRemedy
-from headway.explain.remedies.sample_traits import find_common
 from headway.torch_adapters.nested_state import find_tensors
 
 # Replacing values in nested containers. A batch or a module's output may be a dict, a named tuple,

@@ -22,10 +22,10 @@ from headway.guard.measure.gradient_measure import (
     scale_gradients,
 )
 from headway.rerun.bad_step import StepContext
-from headway.torch_adapters.nonfinite_scan import count_all_nonfinite
 from headway.torch_adapters.optimizer_adapter import KernelBrake
 from headway.torch_adapters.process_groups.sharded_tensors import local_part
 from headway.torch_adapters.step_skipping import HostBrake
+from headway.torch_adapters.tensor_values import count_all_nonfinite
 
 
 class UpdateBrake:

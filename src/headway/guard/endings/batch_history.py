@@ -6,14 +6,19 @@ for the first batches and then less and less often, so that a step costs nothing
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
 from headway.core.numbers import plural
-from headway.torch_adapters.nonfinite_scan import named_batch_tensors
+from headway.guard.endings.device_assert import HostInputs
+from headway.guard.endings.failure import FailureMoment
+from headway.torch_adapters.tensor_values import batch_size, is_on_host, named_batch_tensors
 
 FIRST_BATCHES = 16
 """Batches that are all read; later ones when their number has grown by a tenth."""
+RECENT_BATCHES = 3
+"""Batches that are kept on the host: a kernel fails a step or two before its error shows."""
 MAX_TENSORS = 32
 MAX_ROW_COUNTS = 64
 """Different numbers of rows that are counted."""
@@ -128,3 +133,29 @@ def _signature(batch: Any) -> Signature:
         if len(found) >= MAX_TENSORS:
             break
     return found
+
+
+class EarlyBatches:
+    """The batches of a script before there is a guard: the last ones, and the shapes of all."""
+
+    def __init__(self) -> None:
+        self._history = BatchHistory()
+        self._last: Any = None
+        self._on_host: deque[Any] = deque(maxlen=RECENT_BATCHES)
+
+    def add(self, batch: Any) -> None:
+        self._history.add(batch, batch_size(batch) or 0)
+        self._last = batch
+        if is_on_host(batch):
+            self._on_host.append(batch)
+
+    def failure_moment(self, script: dict[str, Any] | None) -> FailureMoment:
+        """What is known of the batch at which the script failed."""
+        described = [] if self._last is None else self._history.describe(self._last)
+        inputs = HostInputs(script, tuple(self._on_host))
+        return FailureMoment(batch=described, host_inputs=inputs)
+
+    def hand_over(self) -> BatchHistory:
+        """The history, for a guard that keeps the batches from here on."""
+        self._last = None
+        return self._history

@@ -29,7 +29,7 @@ from headway.rerun.in_script import HOST_RERUN
 from headway.rundir.vanished_run import CrashStack
 from headway.torch_adapters.device_failure.lost_device import is_device_error, mark_device_lost
 from headway.torch_adapters.frames import Location
-from headway.torch_adapters.nonfinite_scan import is_on_host
+from headway.torch_adapters.tensor_values import is_on_host
 
 MAX_SECONDS = 180.0
 """Time that the run on the host may take."""

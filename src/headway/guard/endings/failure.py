@@ -9,26 +9,30 @@ from __future__ import annotations
 import importlib
 import linecache
 import mmap
+import re
 import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
 
 from headway.core.ending_facts import CRASH
 from headway.errors import TrainingHalted
-from headway.guard.endings.line_tensors import find_line_tensors
 from headway.guard.recorder import Recorder
 from headway.output.notices import logger
 from headway.rundir.vanished_run import find_stack_phase
-from headway.torch_adapters.compiled_errors import compiled_frames, original_error
 from headway.torch_adapters.device_failure import device_memory
 from headway.torch_adapters.frames import (
     Location,
+    compiled_frames,
     find_user_location,
     is_installed_file,
+    original_error,
 )
 from headway.torch_adapters.saves import failed_part
 
@@ -301,3 +305,54 @@ def read_code_frame(place: Location) -> list[str]:
             mark = ">" if number == place.line else " "
             shown.append(f"{mark} {number:>4} | {text}"[:200])
     return shown
+
+
+# The tensors that the line of an exception uses, from the frame that raised it. A loop without a
+# DataLoader shows no batches; its variables still say what it was working on.
+
+MAX_TENSORS = 8
+LINES_BELOW = 4
+"""Lines of a call that is written over several lines."""
+_NAMES = re.compile(r"(?<![\w.])(?:self\.)?[A-Za-z_]\w*")
+
+
+def find_line_tensors(error: BaseException, place: Location | None) -> list[dict[str, Any]]:
+    """Name, shape and dtype of each tensor on the line, as `BatchTensor` facts."""
+    frame = None if place is None else _frame_at(error, place)
+    if place is None or frame is None:
+        return []
+    found: dict[str, dict[str, Any]] = {}
+    for name in _NAMES.findall(_statement(place)):
+        tensor = _look_up(frame, name)
+        if tensor is not None and name not in found and len(found) < MAX_TENSORS:
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            found[name] = {"name": name, "shape": list(tensor.shape), "dtype": dtype}
+    return list(found.values())
+
+
+def _frame_at(error: BaseException, place: Location) -> FrameType | None:
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        if (trace.tb_frame.f_code.co_filename, trace.tb_lineno) == (place.file, place.line):
+            found = trace.tb_frame
+        trace = trace.tb_next
+    return found
+
+
+def _statement(place: Location) -> str:
+    """The line, and those that follow until its brackets are closed."""
+    text = ""
+    for number in range(place.line, place.line + LINES_BELOW + 1):
+        text += linecache.getline(place.file, number).partition("#")[0]
+        if text.count("(") <= text.count(")"):
+            break
+    return text
+
+
+def _look_up(frame: FrameType, name: str) -> torch.Tensor | None:
+    owner, _, attribute = name.rpartition(".")
+    value = frame.f_locals.get(owner or attribute)
+    if owner:  # of its own attributes only: a property may compute
+        kept = getattr(value, "__dict__", {})
+        value = kept.get(attribute, kept.get("_buffers", {}).get(attribute))
+    return value if isinstance(value, torch.Tensor) else None

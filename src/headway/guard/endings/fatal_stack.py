@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import faulthandler
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from headway.rundir.vanished_run import stack_file
 from headway.torch_adapters.frames import Location
 from headway.torch_adapters.process_state.thread_stacks import ThreadStack
 
@@ -50,3 +53,29 @@ def _read_thread(text: str) -> ThreadStack:
     found = [match for line in text.splitlines() if (match := _FRAME.match(line))]
     frames = [Location(at["file"], int(at["line"]), at["function"]) for at in found]
     return ThreadStack(0, "", frames)
+
+
+@contextmanager
+def write_crash_stack(run_dir: Path | None, rank: int) -> Iterator[None]:
+    """Write the stack into the run directory if the process crashes in here.
+
+    A faulthandler that the user has enabled stays as it is.
+    """
+    if run_dir is None or faulthandler.is_enabled():
+        yield
+        return
+    path = stack_file(run_dir, rank)
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - faulthandler keeps its number
+    except OSError:
+        yield
+        return
+    faulthandler.enable(file=file)
+    try:
+        yield
+    finally:
+        faulthandler.disable()
+        file.close()
+        if not path.stat().st_size:
+            path.unlink()

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from headway.guard.endings.crash_stack import write_crash_stack
+from headway.guard.endings.fatal_stack import write_crash_stack
 from headway.torch_adapters.device_failure.host_only import FailingOp, cuda_on_host
 from headway.torch_adapters.device_failure.lost_device import leave_at_once
 from headway.torch_adapters.frames import Location, find_user_location

@@ -1,7 +1,7 @@
 """Recognises the error of a rank that lost another one, and says which rank that is and why.
 
 A process that dies closes its connections, so the collectives of the other ranks raise at once, at
-lines that are innocent. `torch` names an address at best.
+lines that are not at fault. torch names an address at best.
 """
 
 from __future__ import annotations

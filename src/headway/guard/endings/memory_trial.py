@@ -1,6 +1,6 @@
 """After a device ran out of memory: runs the failing call again, smaller or with a remedy.
 
-The process is about to end, so nothing of the training is disturbed that matters. The memory of the
+The process is about to end, so the trials disturb nothing that matters. The memory of the
 failed step must be free again, and room is left for gradients and optimizer states that did not
 exist yet.
 """

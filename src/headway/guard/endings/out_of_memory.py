@@ -157,7 +157,7 @@ def _try(error: BaseException, call: ModelCall) -> TrialResult | None:
 
 
 def _debugged() -> bool:
-    """Whether somebody may want to inspect the frames of the exception."""
+    """Whether the user may want to inspect the frames of the exception."""
     return bool(sys.flags.interactive or hasattr(sys, "ps1") or os.environ.get("PYTHONINSPECT"))
 
 

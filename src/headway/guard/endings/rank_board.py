@@ -1,7 +1,7 @@
 """Files in the run directory through which the watchdogs of all ranks learn each other's position.
 
-A stuck process group cannot carry questions. Every rank keeps one file; who wants to know touches
-`request`, and every watchdog answers with its position at its next look.
+A stuck process group cannot be used to communicate. Every rank keeps one file; a watchdog that asks
+touches `request`, and every watchdog writes its position when it looks next.
 """
 
 from __future__ import annotations

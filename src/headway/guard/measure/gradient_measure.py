@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from headway.torch_adapters.compat import tensor_version
-from headway.torch_adapters.nonfinite_scan import dense_values
 from headway.torch_adapters.process_groups.sharded_tensors import (
     gradient_of,
     is_dtensor,
     local_part,
 )
+from headway.torch_adapters.tensor_values import dense_values
 
 _HALF = (torch.float16, torch.bfloat16)
 

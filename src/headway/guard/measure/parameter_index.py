@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from headway.guard.recorder import Recorder
 from headway.output.notices import Notices
 from headway.rerun.recorded_batch import RecordedBatch
-from headway.torch_adapters import nonfinite_scan
+from headway.torch_adapters import tensor_values
 from headway.torch_adapters.autograd_graph import dtypes_in_graph
 from headway.torch_adapters.compat import RunningNorm
 from headway.torch_adapters.module_stack import user_path
@@ -193,7 +193,7 @@ class StateInspector:
         """Record every non-finite tensor of the state; the names of weights and moments."""
         names = self.parameter_index.by_identity()
         poisoned = []
-        for bad in nonfinite_scan.scan_state(self._models, self._optimizers, names):
+        for bad in tensor_values.scan_state(self._models, self._optimizers, names):
             self._record_tensor(step, bad)
             if bad.role in ("weight", "moment"):
                 poisoned.append(bad.name)
@@ -207,7 +207,7 @@ class StateInspector:
             if kept.lost:
                 continue  # the loop may have put the bad values there
             with kept.as_given():
-                for bad in nonfinite_scan.scan_batch(kept.batch, kept.indices()):
+                for bad in tensor_values.scan_batch(kept.batch, kept.indices()):
                     self._record_tensor(step, bad)
 
     def parameters(self, step: int) -> None:
@@ -241,7 +241,7 @@ class StateInspector:
         self._recorder.extend_axis("param", self.parameter_index.names)
         self._recorder.setup(step, "parameters", present)
 
-    def _record_tensor(self, step: int, bad: nonfinite_scan.BadTensor) -> None:
+    def _record_tensor(self, step: int, bad: tensor_values.BadTensor) -> None:
         self._recorder.tensor(
             step,
             bad.name,

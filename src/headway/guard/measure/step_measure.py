@@ -27,6 +27,7 @@ from headway.guard.measure.sampling import SamplingPlan
 from headway.guard.measure.system_sampler import SystemSampler
 from headway.guard.memory.retained_graphs import GraphRetention
 from headway.rerun.bad_step import StepContext
+from headway.torch_adapters.fused_norms import FusedNorms, differ
 from headway.torch_adapters.optimizer_adapter import LossScaling
 from headway.torch_adapters.process_groups.sharded_tensors import local_values
 from headway.torch_adapters.saved_state import BufferBackup
@@ -100,6 +101,9 @@ class StepMeasure:
         self.clip: ClipRecord | None = None
         """The user's clipping of the gradients of the current step."""
         self.gradient_plan = GradientPlan()
+        self.fused_norms = FusedNorms(parameters)
+        self._norms_differ: Tensor | None = None
+        """Whether the norms of the fused kernel differ from torch's, while both are computed."""
         self._optimizer = optimizer
         self._plan = plan
         self._buffers = buffers
@@ -180,6 +184,7 @@ class StepMeasure:
         """Loss, norms before any clipping and other measurements that are due, on their device."""
         self.gradient_plan.update(context.parameters, gradients)
         norms = self._norms(gradients)
+        differing, self._norms_differ = self._norms_differ, None
         carried = scale if self.clip is None else self.clip.scale
         tensors = self.loss_tensors(context, norms.total.device)
         tensors["total"] = norms.total if carried is None else norms.total / carried
@@ -189,6 +194,8 @@ class StepMeasure:
         if context.step - self._zeros_at >= self._plan.zeros_every and not sharded:
             self._zeros_at = context.step
             tensors["zeros"] = measure_zero_shares(gradients)
+        if differing is not None:
+            tensors["norms_differ"] = differing
         return tensors
 
     def loss_tensors(self, context: StepContext, device: torch.device) -> dict[str, Tensor]:
@@ -204,14 +211,21 @@ class StepMeasure:
     def _norms(self, gradients: list[Tensor]) -> GradientNorms:
         if self.clip is not None:
             return self.clip.norms
-        plan = self.gradient_plan
+        plan, fused = self.gradient_plan, None
         if plan.cut_up:
             gradients = [local_values(gradient) for gradient in gradients]
+        elif plan.uniform and self.fused_norms.works:
+            fused = self.fused_norms.measure(gradients)
+            if fused is not None and self.fused_norms.proven:
+                return GradientNorms(fused.each, torch.linalg.vector_norm(fused.each, 2.0))
         try:
-            return measure_norms(gradients, uniform=plan.uniform)
+            norms = measure_norms(gradients, uniform=plan.uniform)
         except (NotImplementedError, RuntimeError):
             plan.surprise()
-            return measure_norms(gradients)
+            norms = measure_norms(gradients)
+        if fused is not None:
+            self._norms_differ = differ(fused.each, norms.each)
+        return norms
 
     def watch_update(self, context: StepContext) -> None:
         """Copy some weights before the update, if this step is sampled."""

@@ -296,6 +296,8 @@ class ExtraSignals:
 
     def take(self) -> tuple[dict[str, float], dict[str, Column]]:
         """Everything since the last step."""
+        if not (self.values or self.members):
+            return {}, {}
         values, members = self.values, self.members
         self.values, self.members = {}, {}
         columns = {}

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headway.core.numbers import round_digits
 from headway.core.records import Column
-from headway.torch_adapters.nonfinite_scan import batch_tensors
+from headway.torch_adapters.tensor_values import batch_tensors
 
 # Ranks compare checksums of weights, which must be equal, and of batches, which must differ. A
 # checksum is the sum of the elements' bits as integers. Its last 24 bits fit a float32 exactly, so
@@ -259,11 +259,9 @@ class RankTable:
     @cached_property
     def rows(self) -> Mapping[int, Sequence[float]]:
         """The row of each rank that has one."""
-        layout = self._layout
-        members = range(len(self._flat) // _WIDTH) if layout is None else layout.members(self._turn)
-        return {
-            rank: self._flat[at * _WIDTH : (at + 1) * _WIDTH] for at, rank in enumerate(members)
-        }
+        layout, flat = self._layout, self._flat if self._rows is None else self._rows
+        members = range(len(flat) // _WIDTH) if layout is None else layout.members(self._turn)
+        return {rank: flat[at * _WIDTH : (at + 1) * _WIDTH] for at, rank in enumerate(members)}
 
     @property
     def _complete(self) -> bool:

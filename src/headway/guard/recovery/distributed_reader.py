@@ -17,7 +17,7 @@ from headway.guard.recovery.snapshot_files import Manifest, SnapshotFolder
 from headway.guard.recovery.snapshot_store import OWN, STATE, SavedTraining
 from headway.guard.recovery.training_state import TrainingState
 from headway.torch_adapters.nested_state import StatePath, find_tensors, load_safely, map_with_paths
-from headway.torch_adapters.process_groups.rank_group import SingleProcess
+from headway.torch_adapters.process_groups.rank_agreement import SingleProcess
 from headway.torch_adapters.process_groups.sharded_tensors import is_dtensor
 
 PIECES = "dcp"

@@ -26,12 +26,13 @@ from headway.torch_adapters import rng
 from headway.torch_adapters.patching import allow_device_sync
 from headway.torch_adapters.process_groups import bucket_order
 from headway.torch_adapters.process_groups.hook_states import HookStates
-from headway.torch_adapters.process_groups.rank_group import RankGroup, SingleProcess
+from headway.torch_adapters.process_groups.rank_agreement import SingleProcess
+from headway.torch_adapters.process_groups.rank_group import RankGroup
 from headway.torch_adapters.saved_state import BufferBackup
 
 BUCKETS_KNOWN_AFTER = 5
-"""Steps within which no snapshot is written before DistributedDataParallel has told its buckets;
-later it counts as one that is not trained."""
+"""Steps within which no snapshot is written before DistributedDataParallel has reported its
+buckets; later it counts as one that is not trained."""
 
 
 class RecoveryManager:

@@ -13,7 +13,7 @@ from headway.guard.recovery.training_state import TrainingState
 from headway.output.notices import Notices
 from headway.rundir.remote_run import RunFolder
 from headway.torch_adapters.nested_state import StatePath
-from headway.torch_adapters.process_groups.rank_group import SingleProcess
+from headway.torch_adapters.process_groups.rank_agreement import SingleProcess
 
 STATE = "state.pt"
 OWN = "rank0.pt"

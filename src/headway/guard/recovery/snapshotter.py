@@ -25,7 +25,7 @@ from headway.guard.recovery.snapshots import Snapshot, Snapshots, state_bytes, t
 from headway.guard.recovery.training_state import TrainingState
 from headway.output.notices import Notices
 from headway.rundir.remote_run import RunFolder
-from headway.torch_adapters.process_groups.rank_group import SingleProcess
+from headway.torch_adapters.process_groups.rank_agreement import SingleProcess
 
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")

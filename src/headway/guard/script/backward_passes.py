@@ -9,6 +9,8 @@ import importlib
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ from torch import Tensor
 from headway.core.incident_events import INCIDENT
 from headway.core.numbers import encode_numbers
 from headway.errors import TrainingHalted
+from headway.guard.fail_safe import FailSafe
 from headway.guard.recorder import Recorder
 from headway.policy import Rung, StepVerdict
 from headway.rerun.step_tracer import StepTracer
@@ -43,14 +46,22 @@ class BackwardPasses:
     recorded before a weight has changed: until then it may be no training.
     """
 
-    def __init__(self, make_recorder: Callable[[], Recorder], *, every: bool) -> None:
-        """`every`: measure every pass, whatever it costs."""
+    def __init__(
+        self,
+        make_recorder: Callable[[], Recorder],
+        give_up: Callable[[str], None],
+        *,
+        every: bool,
+    ) -> None:
+        """`give_up` is called while an exception of headway is handled, which must not end the
+        script. `every`: measure every pass, whatever it costs."""
         self.count = 0
         self.updates = 0
         """Updates of optimizers that ask before they update."""
         self.weights_change = False
         """Whether the weights change between two passes."""
         self._make_recorder = make_recorder
+        self._give_up = give_up
         self._weights: list[Tensor] = []
         self._copies: list[tuple[Tensor, Tensor]] = []
         """Some weights, each with a copy."""
@@ -62,8 +73,39 @@ class BackwardPasses:
         """The loss of the last pass, if it was not measured: NaN stays in the weights. Or if an
         optimizer asks before it updates, which is when the pass is measured."""
 
+    @property
+    def step(self) -> int:
+        """Number of the current update or pass, counted from 0; 0 while the weights stay."""
+        return self.updates or (self.count if self.weights_change else 0)
+
     def begin(self, roots: Sequence[Tensor]) -> None:
         """A backward pass begins from these scalars."""
+        self._protected(self._compare_weights, roots)
+
+    def ended(self, roots: Sequence[Tensor], tracer: StepTracer) -> None:
+        """The backward pass has filled the gradients; `tracer` traces it, if it is running."""
+        self._protected(self._measure_pass, roots)
+        if tracer.running:
+            self._protected(self._explain, tracer)
+
+    def skips_update(self, gradients: Sequence[Tensor]) -> bool:
+        """An optimizer is about to apply these gradients: whether it must not.
+
+        Raises TrainingHalted where the policy ends the run.
+        """
+        return bool(self._protected(self._judge_update, gradients))
+
+    def _protected(self, work: Callable[..., Any], about: Any) -> Any:
+        try:
+            with FailSafe.apart or nullcontext():
+                return work(about)
+        except TrainingHalted:
+            raise
+        except Exception:  # ours: the script goes on
+            self._give_up("backward passes cannot be checked")
+            return None
+
+    def _compare_weights(self, roots: Sequence[Tensor]) -> None:
         if self.updates:
             return
         if roots and self.count % RESCAN_INTERVAL == 0:
@@ -77,8 +119,7 @@ class BackwardPasses:
             small.sort(key=torch.numel)
             self._copies = [(item, item.detach().clone()) for item in small[:COMPARED_WEIGHTS]]
 
-    def ended(self, roots: Sequence[Tensor]) -> None:
-        """The backward pass has filled the gradients."""
+    def _measure_pass(self, roots: Sequence[Tensor]) -> None:
         if not roots:
             return
         self.count += 1
@@ -96,7 +137,7 @@ class BackwardPasses:
         self._measure(roots)
         self._spent += time.perf_counter() - began
 
-    def explain(self, tracer: StepTracer) -> None:
+    def _explain(self, tracer: StepTracer) -> None:
         """The pass that has just ended is traced: record where its bad values come from."""
         traced = None if self.updates else tracer.pass_over(self.count)
         if traced is None or not traced.origins or not self.weights_change:
@@ -108,11 +149,7 @@ class BackwardPasses:
         )
         self._make_recorder().event(step, INCIDENT, encode_numbers(explanation.to_dict()))
 
-    def skips_update(self, gradients: Sequence[Tensor]) -> bool:
-        """An optimizer is about to apply these gradients: whether it must not.
-
-        Raises TrainingHalted where the policy ends the run.
-        """
+    def _judge_update(self, gradients: Sequence[Tensor]) -> bool:
         if not self.updates:
             self._last = self._last or [loss for _, loss, _ in self._waiting[-1:]]
             self.forget_weights()

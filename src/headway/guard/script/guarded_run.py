@@ -11,9 +11,9 @@ from typing import Any
 
 from headway.config import Settings
 from headway.core.records import Record
-from headway.guard.endings.crash_stack import write_crash_stack
 from headway.guard.endings.failure import find_exit_status
-from headway.guard.recorder import attach_notifier
+from headway.guard.endings.fatal_stack import write_crash_stack
+from headway.guard.guard_inputs import attach_notifier
 from headway.guard.script.launcher import ScriptLauncher
 from headway.guard.script.step_limits import children_seconds
 from headway.policy import Action, Policy

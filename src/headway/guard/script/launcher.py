@@ -11,7 +11,7 @@ import os
 import signal
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -26,15 +26,13 @@ from torch.optim.optimizer import (
 
 from headway.checks.setup.hd003_nothing_guarded import UNGUARDED
 from headway.config import Settings
-from headway.errors import TrainingHalted
 from headway.explain.incident_file.contents import running_script
+from headway.guard.endings.batch_history import EarlyBatches
 from headway.guard.endings.failure import record_failure, worker_signals_ignored
-from headway.guard.fail_safe import FailSafe
 from headway.guard.measure.sampling import SamplingPlan
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.snapshots import Snapshots
 from headway.guard.script.backward_passes import BackwardPasses
-from headway.guard.script.early_batches import EarlyBatches
 from headway.guard.script.script_guard import ScaledLoss, ScriptGuard
 from headway.guard.script.step_limits import StepLimits, children_seconds
 from headway.guard.script.training_search import TrainingSearch
@@ -62,7 +60,7 @@ def active_launcher() -> ScriptLauncher | None:
     return _active[-1] if _active else None
 
 
-class ScriptLauncher:
+class ScriptLauncher(patching.TorchListener):
     """A context manager that guards the training inside it."""
 
     def __init__(
@@ -74,16 +72,10 @@ class ScriptLauncher:
         max_norm: float | None = None,
         sampling_plan: SamplingPlan | None = None,
         snapshots: Snapshots | None = None,
-        max_steps: int | None = None,
-        max_seconds: float | None = None,
-        warm_seconds: float | None = None,
+        limits: StepLimits | None = None,
         trained: tuple[nn.Module, Optimizer] | None = None,
     ) -> None:
-        """Raises EnoughSteps after `max_steps` steps of one optimizer, after `max_seconds`, or at
-        the first step that ends `warm_seconds` after the first one.
-
-        `trained`: the model and its optimizer, if they are known.
-        """
+        """`trained`: the model and its optimizer, if they are known."""
         self.settings = settings
         self.policy = policy
         self.recorder: Recorder | None = None
@@ -93,10 +85,12 @@ class ScriptLauncher:
         self.skipped: dict[int, int] = {}
         """Number of steps that a GradScaler skipped, likewise."""
         self.backwards = 0
-        self.limits = StepLimits(max_steps, max_seconds, warm_seconds)
+        self.limits = limits or StepLimits()
         self.optimizers_made = 0
         """How many optimizers were created or unpickled; they need not be alive any more."""
-        self.passes = BackwardPasses(self._make_plain_recorder, every=sampling_plan is not None)
+        self.passes = BackwardPasses(
+            self._make_plain_recorder, self._give_up, every=sampling_plan is not None
+        )
         """Checks backward passes while there is no optimizer."""
         self.unwatched = False
         """Whether no guard could be created."""
@@ -104,19 +98,18 @@ class ScriptLauncher:
         """Called with every guard that is created."""
         self.on_recorder: list[Callable[[Recorder], None]] = []
         """Called with the recorder, once it exists."""
-        self.on_batch: list[Callable[[Any, Any], None]] = []
-        """Called with (loader, batch) for each batch."""
-        self.on_pass: list[Callable[[Any], None]] = []
-        """Called with a loader when an iteration over it begins."""
-        self.on_step: list[Callable[[Optimizer], None]] = []
-        """Called with an optimizer that has stepped, after its guard."""
-        self.on_skip: list[Callable[[Optimizer], None]] = []
-        """Called with an optimizer whose step a GradScaler skipped."""
+        self.on_event: list[Callable[..., None]] = []
+        """Called for `pass_begun(loader)`, `batch_drawn(loader, batch)`, `step_ended(optimizer)`,
+        and `step_skipped(optimizer)` by a GradScaler, with the name of the event first."""
         self.notices = Notices()
         self._run_dir = run_dir
-        self._max_norm = max_norm
+        self._guard_options = {
+            "max_norm": max_norm,
+            "policy": policy,
+            "settings": settings,
+            "snapshots": snapshots,
+        }
         self._sampling_plan = sampling_plan or SamplingPlan()
-        self._snapshots = snapshots
         self._framework_guard: ScriptGuard | None = None
         """The guard, while a framework has the loop: its callback reports batches and steps."""
         self._search = TrainingSearch(trained)
@@ -137,11 +130,10 @@ class ScriptLauncher:
         self._pid = os.getpid()
 
     def __enter__(self) -> ScriptLauncher:
-        hooks = (
+        for hook in (
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
-        )
-        for hook in hooks:
+        ):
             self._stack.callback(hook.remove)
         patching.add_listener(self)
         self._stack.callback(patching.remove_listener, self)
@@ -201,8 +193,7 @@ class ScriptLauncher:
         """Number of the current step, counted from 0; of the backward pass without an optimizer."""
         if self.guard is not None:
             return self.guard.step
-        passes = self.passes
-        return passes.updates or (passes.count if passes.weights_change else 0)
+        return self.passes.step
 
     @property
     def by_hand(self) -> bool:
@@ -247,35 +238,24 @@ class ScriptLauncher:
             self._make_guard(roots)
             if self.guard is not None and self.guard is not before:
                 self.guard.replay_backward_start(roots, scaled)
-        if self.guard is None:
-            self._check_pass(self.passes.begin, roots)
+        if self._checks_passes:
+            self.passes.begin(roots)
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
-        if self.guard is None and not self._in_child:
-            self._check_pass(self.passes.ended, roots)
-            if self.tracer.running:
-                self._check_pass(self.passes.explain, self.tracer)
+        if self._checks_passes:
+            self.passes.ended(roots, self.tracer)
 
-    def _check_pass(self, work: Callable[..., None], *about: Any) -> None:
-        """Check a backward pass that no guard sees."""
-        if self.guard is not None or self.unwatched or self.steps:
-            return
-        try:
-            with FailSafe.apart or nullcontext():
-                work(*about)
-        except TrainingHalted:
-            raise
-        except Exception:  # ours: the script goes on
-            self._give_up("backward passes cannot be checked")
+    @property
+    def _checks_passes(self) -> bool:
+        """Whether no guard sees the backward passes."""
+        return self.guard is None and not (self._in_child or self.unwatched or self.steps)
 
     def skips_update(self, gradients: Sequence[Tensor]) -> bool:
         """Whether an optimizer that is no torch optimizer must not apply these gradients.
 
         Raises TrainingHalted where the policy ends the run.
         """
-        skips: list[bool] = []
-        self._check_pass(lambda: skips.append(self.passes.skips_update(gradients)))
-        return any(skips)
+        return self._checks_passes and self.passes.skips_update(gradients)
 
     def _give_up(self, what: str) -> None:
         """Called while an exception of our own is handled."""
@@ -283,12 +263,6 @@ class ScriptLauncher:
         if os.environ.get("HEADWAY_STRICT") == "1":
             raise
         logger.debug(what, exc_info=True)
-
-    def clipping(self, parameters: Any, norms: Any, total: Any) -> None:
-        pass
-
-    def clipped(self, total: Any, max_norm: float) -> None:
-        pass
 
     def scaled(self, scaler: GradScaler, loss: Tensor, result: Tensor) -> None:
         self._scaled = [
@@ -304,15 +278,12 @@ class ScriptLauncher:
             self.skipped[id(optimizer)] = self.skipped.get(id(optimizer), 0) + 1
             if self.guard is not None:
                 self.guard.step_over()
-            for listener in self.on_skip:
-                listener(optimizer)
-            self._stop_if_enough(optimizer)
+            self._step_counted("step_skipped", optimizer)
 
     # Called by the loaders.
 
     def pass_begun(self, loader: Any) -> None:
-        for listener in self.on_pass:
-            listener(loader)
+        self._notify("pass_begun", loader)
 
     def batch_wanted(self, frame: FrameType | None) -> Iterator[Any] | None:
         guard = self.guard
@@ -328,8 +299,7 @@ class ScriptLauncher:
     ) -> None:
         self.tracer.batch_drawn(batch)
         self.samples = () if samples is None else samples.listed()
-        for listener in self.on_batch:
-            listener(loader, batch)
+        self._notify("batch_drawn", loader, batch)
         if self.guard is not None:
             if self.guard is not self._framework_guard:
                 origin = None if samples is None else BatchOrigin.of(samples, loader)
@@ -361,11 +331,14 @@ class ScriptLauncher:
         if id(optimizer) not in self.steps:
             self._kept.append(optimizer)
         self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
-        for listener in self.on_step:
-            listener(optimizer)
-        self._stop_if_enough(optimizer)
+        self._step_counted("step_ended", optimizer)
 
-    def _stop_if_enough(self, optimizer: Optimizer) -> None:
+    def _notify(self, event: str, *about: Any) -> None:
+        for listener in self.on_event:
+            listener(event, *about)
+
+    def _step_counted(self, event: str, optimizer: Optimizer) -> None:
+        self._notify(event, optimizer)
         made = self.steps.get(id(optimizer), 0) + self.skipped.get(id(optimizer), 0)
         if self.limits.reached(made):
             if self.guard is not None:
@@ -376,13 +349,12 @@ class ScriptLauncher:
         """Limits hold for a script without optimizer steps too. Called between two passes."""
         if self.steps or self.skipped or not self.backwards:
             return
-        limits = self.limits
         if self.by_hand:
-            reached = limits.reached(self.passes.count)
+            reached = self.limits.reached(self.passes.count)
         else:
-            reached = limits.reached_without_step(self.backwards)
+            reached = self.limits.reached_without_step(self.backwards)
         if reached:
-            limits.stop()
+            self.limits.stop()
 
     def guard_framework(
         self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], **options: Any
@@ -426,14 +398,7 @@ class ScriptLauncher:
                 self.make_recorder,
                 self._sampling_plan,
                 self.tracer,
-                **{
-                    "max_norm": self._max_norm,
-                    "policy": self.policy,
-                    "settings": self.settings,
-                    "snapshots": self._snapshots,
-                    **options,
-                    "run_dir": self._run_dir,
-                },
+                **{**self._guard_options, **options, "run_dir": self._run_dir},
             )
         except Exception:  # ours, or an unknown kind of model: the script goes on
             self._give_up("no guard can be created")

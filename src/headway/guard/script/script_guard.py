@@ -18,9 +18,9 @@ from headway.explain.incident_file.incident_folder import IncidentFolder
 from headway.explain.replay_outcome import ReplayOutcome
 from headway.guard.guard import Guard
 from headway.guard.measure.sampling import SamplingPlan
-from headway.guard.missing_steps import NoMissingSteps
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.snapshots import Snapshots
+from headway.guard.step_hooks import NoMissingSteps
 from headway.rerun.by_call import BuildStep, rerun_call
 from headway.rerun.protocol import RerunMoment
 from headway.rerun.step_tracer import StepTracer
@@ -81,8 +81,8 @@ class ScriptGuard(Guard):
         for scaler, loss, result in scaled:
             made = result()
             if made is not None:
-                self._observer.scaled(scaler, loss, made)
-        self._observer.backward_begins(roots)
+                self._hooks.observer.scaled(scaler, loss, made)
+        self._hooks.observer.backward_begins(roots)
 
     def rerun_last_step(self, frame: FrameType | None) -> None:
         """No step will follow: explain the last, if it was bad, while its loop is there."""

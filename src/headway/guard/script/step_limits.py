@@ -25,8 +25,13 @@ class StepLimits:
     """The limits of one run of a script; None stands for no limit."""
 
     def __init__(
-        self, max_steps: int | None, max_seconds: float | None, warm_seconds: float | None
+        self,
+        max_steps: int | None = None,
+        max_seconds: float | None = None,
+        warm_seconds: float | None = None,
     ) -> None:
+        """EnoughSteps is raised after `max_steps` steps of one optimizer, after `max_seconds`, or
+        at the first step that ends `warm_seconds` after the first one."""
         self._max_steps = max_steps
         self._max_seconds = max_seconds
         self._warm_seconds = warm_seconds

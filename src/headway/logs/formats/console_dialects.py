@@ -70,6 +70,17 @@ DIALECTS = (
         row=re.compile(r"(?:^|\s)iter: (?P<step>\d{1,15})\s\s(?=total_loss: )"),
         columns=(Columns(r"loss", fold="mean", span=20),),
     ),
+    # 2epoch:train:1-500batch: iter_time=1.2e-04, loss_ctc=98.1, loss=81.2, grad_norm=31.2, …
+    # Every number is the mean over the batches of the line.
+    Dialect(
+        "espnet",
+        "ESPnet console log",
+        row=re.compile(
+            r"(?:^|\s)(?P<epoch>\d{1,9})epoch:train:\d{1,15}-(?P<step>\d{1,15})batch:(?=\s)"
+        ),
+        first_epoch=1,
+        columns=(Columns(r"loss|grad_norm", fold="mean"),),
+    ),
     # | epoch 001:    100 / 2000 loss=10.2, num_updates=100, lr=1e-05, gnorm=2.1, …
     # {"epoch": 1, "update": 0.05, "loss": "10.2", …, "num_updates": "100", …}   (--log-format json)
     Dialect(

@@ -6,6 +6,7 @@ import csv
 import math
 import re
 from array import array
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from headway.core.signals import Signal
 from headway.errors import UnreadableInput
+from headway.logs.console_events import TAIL, events_after_rows
 from headway.logs.log_file import Sample, line_blocks, sample
 from headway.logs.log_table import MAX_COLUMNS, Log, Series, Table
 from headway.logs.readers import LogReader
@@ -97,7 +99,9 @@ def read_rows(log: Log, path: Path, separator: str, rename: Mapping[str, str]) -
     key: int | None = None
     places: list[tuple[int, str]] = []
     words = _Words()
+    tail: deque[str] = deque(maxlen=TAIL)
     for lines in _text_blocks(path):
+        tail.extend(lines)
         if not names:
             names = _names(lines[0], separator)
             lines = lines[1:]
@@ -113,6 +117,10 @@ def read_rows(log: Log, path: Path, separator: str, rename: Mapping[str, str]) -
             _add(log, lines, separator, len(names), key, places, words)
     if not names:
         raise UnreadableInput(f"{path} has no header")
+    width = len(names)
+    log.events += events_after_rows(
+        tail, lambda line: len(_cells(line, separator)) == width, len(log.table)
+    )
     if skipped := log.lines - log.used:
         log.notes.append(f"{skipped} of {log.lines} lines skipped: no number, or damaged")
     return names
@@ -254,8 +262,6 @@ def _cells(line: str, separator: str) -> list[str]:
         return []
 
 
-# CSV logs: any file with a header, Lightning's `metrics.csv`, Ultralytics' `results.csv`.
-
 # Any CSV file with a header and numbers. Two exports have their own layout: TensorBoard's (`Wall
 # time,Step,Value`, with the tag in the file name) and W&B's (`run - loss`, `__MIN`, `__MAX`).
 
@@ -267,9 +273,8 @@ _TAG = re.compile(r"tag-(.+)$")
 def recognise_csv(sample: Sample) -> float:
     """Fairly certain if there is a header with a step column, and numbers below it."""
     names, rows, _ = header_of(sample)
-    if not names or not rows:
-        return 0.0
-    return 0.7 if counting(names)[0] is not None else 0.3
+    counted = 0.7 if counting(names)[0] is not None else 0.3
+    return counted if names and rows else 0.0
 
 
 def read_csv(path: Path) -> Log:
@@ -341,9 +346,7 @@ def _signal(table: Table, name: str, series: Series, epochs: dict[int, float]) -
 
 
 def _epochs(table: Table) -> dict[int, float]:
-    series = table.series.get("epoch")
-    if series is None or not len(series):
-        return {}
+    series = table.series.get("epoch", Series())
     pairs = zip(series.rows, series.values, strict=True)
     return {row: value for row, value in pairs if math.isfinite(value)}
 
@@ -369,8 +372,8 @@ def read_ultralytics_csv(path: Path) -> Log:
     parts = [
         log.table.series[name] for name in names if _is_loss(name) and name in log.table.series
     ]
-    if parts and "loss" not in log.table.series:
-        log.table.series["loss"] = _sum(parts)
+    if parts:
+        log.table.series.setdefault("loss", _sum(parts))
     for name in log.table.series:
         if name.startswith(("train/", "val/")) or name == "loss":
             log.signals[name] = Signal(fold="mean")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from headway.errors import UnreadableInput
 from headway.logs.formats.hf_trainer import count_trainer_steps, describe_trainer, is_trainer
 from headway.logs.json_rows import BAD_JSON, rows_of
 from headway.logs.log_file import Sample, line_blocks, sample
-from headway.logs.log_table import MAX_COLUMNS, Log, LogEvent, Table, add_points, number_rows
+from headway.logs.log_table import MAX_COLUMNS, Log, LogEvent, LogPoints, Table
 from headway.logs.readers import LogReader
 from headway.logs.row_fields import plain_settings, whole
 from headway.logs.sqlite_file import MAGIC, SqliteFile, open_sqlite
@@ -78,52 +77,6 @@ _MACHINE = "system/"
 
 
 @dataclass(slots=True)
-class _Points:
-    """Points in the order they were written; a restarted run starts a new part."""
-
-    parts: list[dict[str, tuple[array[int], array[float]]]] = field(default_factory=list)
-    furthest: dict[str, int] = field(default_factory=dict)
-    seen: dict[str, set[int]] = field(default_factory=dict)
-    """The steps of those names whose step ever decreased."""
-
-    def add(self, name: str, step: int, value: float) -> None:
-        """Adds a point; a new part if its step was already written."""
-        furthest = self.furthest.get(name, step)
-        if not self.parts or (step < furthest and self._was_there(name, step)):
-            self.parts.append({})
-            self.furthest.clear()
-            self.seen.clear()
-            furthest = step
-        part = self.parts[-1]
-        if name not in part:
-            if len(part) >= MAX_COLUMNS:
-                return
-            part[name] = array("q"), array("d")
-        if name in self.seen:
-            self.seen[name].add(step)
-        self.furthest[name] = max(step, furthest)
-        part[name][0].append(step)
-        part[name][1].append(value)
-
-    def _was_there(self, name: str, step: int) -> bool:
-        """Some writers are slightly out of order; only a repeated step is a restart."""
-        if name not in self.seen:
-            self.seen[name] = set(self.parts[-1][name][0])
-        return step in self.seen[name]
-
-    def into(self, log: Log) -> None:
-        """Adds all points to the table, as rows."""
-        for part in self.parts:
-            begin = len(log.table)
-            add_points(log.table, ((name, *points) for name, points in part.items()))
-            if begin:
-                step = log.table.steps[begin]
-                log.events.append(LogEvent(begin, "restart", {"step": step}))
-                log.notes.append(f"restarted at step {step}")
-        number_rows(log)
-
-
-@dataclass(slots=True)
 class _MachinePoints:
     """Metrics of the machine. Their step counts samples, so their time gives the training step."""
 
@@ -140,7 +93,7 @@ class _MachinePoints:
         if "memory" in name:
             self.samples.append((name, when, value))
 
-    def into(self, points: _Points, log: Log) -> None:
+    def into(self, points: LogPoints, log: Log) -> None:
         """Adds the samples to the points, each at the last step before it."""
         self.steps.sort()
         times = [when for when, _ in self.steps]
@@ -219,7 +172,7 @@ def _read_mlflow(path: Path, store: SqliteFile, run: Any) -> Log:
     flagged = store.has("metrics", "is_nan")
     columns = ["key", "step", "value", *(["timestamp"] if timed else [])]
     columns += ["is_nan"] if flagged else []
-    points, machine = _Points(), _MachinePoints()
+    points, machine = LogPoints(), _MachinePoints()
     for key, step, value, *more in store.rows("metrics", columns, "run_uuid", run):
         log.lines += 1
         counted = whole(step)
@@ -287,7 +240,7 @@ def _read_files(path: Path, files: dict[str, Path]) -> Log:
                 machine.add(name, when, value)
         else:
             rows += _lines(log, name, file)
-    points = _Points()
+    points = LogPoints()
     for when, _, name, step, value in sorted(rows, key=lambda row: row[:2]):
         points.add(name, step, value)
         machine.note_step(when, step)

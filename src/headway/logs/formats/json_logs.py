@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from headway.errors import UnreadableInput
+from headway.logs.console_events import TAIL, events_after_rows
 from headway.logs.json_rows import BAD_JSON, MAX_NESTING, JsonRows, rows_of, whole_json
 from headway.logs.log_file import HEAD, Sample, line_blocks
 from headway.logs.log_table import MAX_COLUMNS, Log, Table
@@ -148,11 +150,22 @@ def read_jsonl(path: Path) -> Log:
     """Reads the whole file."""
     log = Log(JSONL, path, Table())
     rows = JsonRows(log)
+    tail: deque[bytes] = deque(maxlen=TAIL)
     for lines in line_blocks(path):
         rows.add_lines(lines)
+        tail.extend(lines)
     rows.finish()
     finish(log)
+    last = [line.decode("utf-8", errors="replace") for line in tail]
+    log.events += events_after_rows(last, _is_row_line, len(log.table))
     return log
+
+
+def _is_row_line(line: str) -> bool:
+    try:
+        return line.startswith("{") and _is_row(json.loads(line))
+    except BAD_JSON:
+        return False
 
 
 def finish(log: Log) -> None:

@@ -244,16 +244,6 @@ def _short(kind: str) -> str:
     return {"Infinity": "Inf", "-Infinity": "-Inf"}.get(kind, kind)
 
 
-def step_at(data: ChartData, x: int) -> int:
-    """The step at an x."""
-    offset = 0
-    for jump in data.jumps:
-        if jump.x > x:
-            break
-        offset = jump.offset
-    return x - offset
-
-
 def flags(causes: Sequence[CauseView], data: ChartData) -> list[dict[str, Any]]:
     """The findings as marks in the charts, each with the key of its cause; the worst ones if there
     are too many."""

@@ -7,11 +7,9 @@ from pathlib import Path
 
 from headway.core.findings import Remedy
 from headway.core.records import EventRecord
-from headway.output.html.chart_json import step_at
 from headway.output.html.markup import (
     Child,
     HtmlNode,
-    details,
     facts_table,
     format_value,
     inline_code,
@@ -38,15 +36,18 @@ from headway.output.incident_view import (
 )
 from headway.output.run_story import (
     IncidentGroup,
+    IncidentStory,
     group_incidents,
     headline,
     recorded_diff,
     run_length,
     steps_around,
+    tell_incident,
     tell_story,
 )
 from headway.output.view import SourcedReportView, trial_text, verdict_of
 from headway.rundir.chart_data import ChartData
+from headway.rundir.timeline import find_step
 
 # The verdict.
 
@@ -97,8 +98,6 @@ def incidents_section(
     """
     if not data.incidents:
         return None
-    # What a finding above already says is not repeated.
-    known = {str(item.evidence.get("why")) for item in report.findings}
     articles = []
     for group in group_incidents(data.incidents):
         lines: Sequence[SourceLine] = []
@@ -106,37 +105,44 @@ def incidents_section(
         if run is not None:
             lines = read_source_lines(run, data.incidents, group.number, read_head)
             samples = read_samples(run, data.incidents, group.number, read_head)
-        articles.append(_incident(group, data, known, lines, samples))
+        story = tell_incident(report.causes, data, group)
+        articles.append(_incident(group, story, data, lines, samples))
     return section("incidents", "Incidents", articles)
+
+
+def incident_id(number: int) -> str:
+    """The address of an incident within the page."""
+    return f"incident-{number}"
 
 
 def _incident(
     group: IncidentGroup,
+    story: IncidentStory,
     data: ChartData,
-    known: set[str],
     lines: Sequence[SourceLine],
     samples: Sequence[SampleView],
 ) -> HtmlNode:
+    """One entry that can be understood without the rest of the page."""
     event = group.event
     incident = read_incident_view(event.data)
-    repeated = incident.headline in known
     x = data.place((event.segment, event.seq), event.step)
     facts = incident.facts()
     return tag(
         "article",
-        tag("h3", step_button(x, event.step, data), " re-run"),
+        tag("h3", f"{story.title} ", step_button(x, event.step, data)),
         _repeats(group.repeats, data),
-        None if repeated else tag("p", inline_code(incident.headline)),
-        _code(lines) if lines else None,
+        [tag("p", inline_code(text), class_="sentence") for text in story.sentences],
         [
-            _origin(origin, known_place=repeated or (at == 0 and bool(lines)))
+            _origin(origin, lines if at == 0 else ())
             for at, origin in enumerate(incident.origins[:MAX_ORIGINS])
         ],
         [_sample(sample) for sample in samples],
-        facts_table(facts) if facts else None,
-        None if repeated else _trials(incident.trials),
+        _fixes(story.fixes) or _trials(incident.trials),
         _around(data, x),
-        class_="cause",
+        facts_table(facts) if facts else None,
+        class_="cause incident",
+        id=incident_id(group.number),
+        tabindex="-1",
     )
 
 
@@ -154,8 +160,14 @@ def _around(data: ChartData, x: int) -> HtmlNode | None:
     rows = rows_around(data, x)
     if not rows:
         return None
-    shown = table("Before and after", AROUND_COLUMNS, rows, numbers=(0, 1, 2))
-    return details("Before and after", [shown])
+    marked = marked_row(data, rows, x)
+    return table("Before and after", AROUND_COLUMNS, rows, numbers=(0, 1, 2), marked=marked)
+
+
+def marked_row(data: ChartData, rows: Sequence[Sequence[str]], x: int) -> int | None:
+    """The row of the bad step itself."""
+    step = str(find_step(data.jumps, x))
+    return next((at for at, row in enumerate(rows) if row[0] == step), None)
 
 
 AROUND_COLUMNS = ("step", "loss", "gradient norm", "what happened")
@@ -163,7 +175,9 @@ AROUND_COLUMNS = ("step", "loss", "gradient norm", "what happened")
 
 def rows_around(data: ChartData, x: int) -> list[list[str]]:
     """The cells under `AROUND_COLUMNS`."""
-    return [[str(step_at(data, int(place))), *rest] for place, *rest in steps_around(data, x)]
+    return [
+        [str(find_step(data.jumps, int(place))), *rest] for place, *rest in steps_around(data, x)
+    ]
 
 
 def _code(lines: Sequence[SourceLine]) -> HtmlNode:
@@ -180,10 +194,11 @@ def _code(lines: Sequence[SourceLine]) -> HtmlNode:
     return tag("pre", tag("code", shown), class_="context", tabindex="0")
 
 
-def _origin(origin: OriginView, *, known_place: bool) -> HtmlNode:
+def _origin(origin: OriginView, lines: Sequence[SourceLine]) -> HtmlNode:
+    """The op: its line, with `lines` around it, and its tensors."""
     return tag(
         "div",
-        None if known_place else _line(origin.place),
+        join(_place(origin.place), _code(lines)) if lines else _line(origin.place),
         _line(origin.called_from),
         tag("p", origin.where, class_="quiet"),
         _operands(origin.operands) if origin.operands else None,
@@ -219,7 +234,11 @@ def _line(place: LineView | None) -> HtmlNode | None:
     if place.source:
         number = tag("span", place.line, class_="number")
         code = tag("pre", tag("code", number, " ", place.source))
-    return join(tag("p", "at ", tag("span", place.at, class_="mono")), code)
+    return join(_place(place), code)
+
+
+def _place(place: LineView | None) -> HtmlNode | None:
+    return tag("p", "at ", tag("span", place.at, class_="mono")) if place is not None else None
 
 
 def operand_row(item: OperandView) -> list[str]:
@@ -231,6 +250,11 @@ def operand_row(item: OperandView) -> list[str]:
 def _operands(items: Sequence[OperandView]) -> HtmlNode:
     rows = [operand_row(item) for item in items]
     return table("Tensors of the op", OPERAND_COLUMNS, rows, numbers=(3, 4, 5, 6, 7))
+
+
+def _fixes(remedies: Sequence[Remedy]) -> HtmlNode | None:
+    """What was tried on the failing step, as far as a finding names it."""
+    return remedy_list(remedies, "Tried on this step")
 
 
 def _trials(trials: Sequence[TrialView]) -> HtmlNode | None:
@@ -256,13 +280,13 @@ def _trials(trials: Sequence[TrialView]) -> HtmlNode | None:
 # Remedies.
 
 
-def remedy_list(remedies: Sequence[Remedy]) -> HtmlNode | None:
+def remedy_list(remedies: Sequence[Remedy], title: str = "What to do") -> HtmlNode | None:
     """What to do about a finding; a fix that is an edit as a diff."""
     if not remedies:
         return None
     return tag(
         "div",
-        tag("h4", "What to do"),
+        tag("h4", title),
         tag("ul", [_remedy(item) for item in remedies], class_="remedies"),
     )
 

@@ -11,12 +11,20 @@ from numpy.typing import NDArray
 
 from headway.core.numbers import say
 from headway.output.display_text import clean
-from headway.output.html.chart_json import LONGEST_NAME, flags, step_at
+from headway.output.html.chart_json import LONGEST_NAME, flags
 from headway.output.view import CauseView
 from headway.rundir.chart_data import NONFINITE_SHARE, ChartData
 from headway.rundir.downsample import Floats, Ints
-from headway.rundir.heat_map import ABSENT, BAD, ZERO, HeatMap, MeasuredColumns, measured_columns
-from headway.rundir.layer_change import find_first_change
+from headway.rundir.heat_map import (
+    ABSENT,
+    BAD,
+    ZERO,
+    HeatMap,
+    MeasuredColumns,
+    find_first_change,
+    measured_columns,
+)
+from headway.rundir.timeline import find_step
 
 MAX_CHANGES = 3
 """Layers that changed first, of as many errors."""
@@ -87,9 +95,9 @@ def first_changes(causes: Sequence[CauseView], data: ChartData) -> list[dict[str
         named = f"{change.row} ({kind})" if kind else change.row
         others = f", with {change.together} more" if change.together else ""
         text = (
-            f"Before step {step_at(data, x)}, {named} changed first{others}: from step "
-            f"{step_at(data, change.x)} on its gradient norm {'rose' if grown else 'fell'}, by a "
-            f"factor of {size} in the end."
+            f"Before step {find_step(data.jumps, x)}, {named} changed first{others}: its gradient "
+            f"norm {'rose' if grown else 'fell'} from step {find_step(data.jumps, change.x)} on, "
+            f"by a factor of {size} in the end."
         )
         row = clean(change.row)[:LONGEST_NAME]
         found.append({"row": row, "x": change.x, "to": x, "text": clean(text)})
@@ -123,5 +131,5 @@ def describe_heat_map(data: ChartData, name: str) -> str:
 
 def _describe_column(columns: MeasuredColumns, cell: int, data: ChartData) -> str:
     first, last = int(columns.starts[cell]), min(int(columns.ends[cell]), data.end)
-    step = step_at(data, first)
-    return f"step {step}" if last <= first else f"steps {step} to {step_at(data, last)}"
+    step = find_step(data.jumps, first)
+    return f"step {step}" if last <= first else f"steps {step} to {find_step(data.jumps, last)}"

@@ -150,9 +150,14 @@ def facts_table(rows: Sequence[tuple[str, Any]]) -> HtmlNode:
 
 
 def table(
-    caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()
+    caption: str,
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numbers: Sequence[int] = (),
+    *,
+    marked: int | None = None,
 ) -> HtmlNode:
-    """A table; `numbers` are the columns with numbers."""
+    """A table; `numbers` are the columns with numbers, `marked` a row that stands out."""
 
     def cells(kind: str, row: Sequence[str]) -> Iterator[HtmlNode]:
         for at, cell in enumerate(row):
@@ -161,6 +166,10 @@ def table(
                 kind, inline_code(cell), class_="number" if at in numbers else None, scope=scope
             )
 
+    shown = [
+        tag("tr", cells("td", row), class_="marked" if at == marked else None)
+        for at, row in enumerate(rows)
+    ]
     # A wide table scrolls, so it must be reachable with the keyboard.
     return tag(
         "div",
@@ -168,7 +177,7 @@ def table(
             "table",
             tag("caption", caption),
             tag("thead", tag("tr", cells("th", head))),
-            tag("tbody", [tag("tr", cells("td", row)) for row in rows]),
+            tag("tbody", shown),
         ),
         class_="scroll",
         tabindex="0",

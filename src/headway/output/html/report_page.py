@@ -29,7 +29,14 @@ from headway.output.html.sections import (
 from headway.output.view import CauseView, SourcedReportView
 from headway.rundir.chart_data import ChartData
 
-SCRIPTS = ("uPlot.iife.min.js", "chart_tools.js", "choices.js", "heat.js", "report.js")
+SCRIPTS = (
+    "uPlot.iife.min.js",
+    "chart_tools.js",
+    "legend.js",
+    "choices.js",
+    "heat.js",
+    "report.js",
+)
 STYLES = ("uPlot.min.css", "report.css")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from headway.core.findings import Finding, NotRun
 from headway.output.html.chart_json import finding_key
-from headway.output.html.incident_sections import remedy_list
+from headway.output.html.incident_sections import incident_id, remedy_list
 from headway.output.html.markup import (
     Child,
     HtmlNode,
@@ -22,6 +22,7 @@ from headway.output.html.markup import (
     tag,
 )
 from headway.output.incident_view import INCIDENT_EVIDENCE
+from headway.output.run_story import find_incident
 from headway.output.view import (
     CauseView,
     SourcedReportView,
@@ -75,6 +76,7 @@ def _cause(cause: CauseView, data: ChartData) -> HtmlNode:
         ),
         tag("p", inline_code(root.message)),
         _place(root),
+        _incident_link(root, data),
         remedy_list(root.remedies),
         _evidence(root.evidence),
         _symptoms(cause.symptoms, data),
@@ -98,6 +100,13 @@ def _place(finding: Finding) -> HtmlNode | None:
     code = tag("pre", tag("code", source.strip())) if isinstance(source, str) else None
     where = tag("p", "at ", tag("span", text, class_="mono")) if text else None
     return tag("div", where, code, class_="place")
+
+
+def _incident_link(finding: Finding, data: ChartData) -> HtmlNode | None:
+    number = find_incident(finding, data.incidents)
+    if number is None:
+        return None
+    return tag("p", tag("a", "Show the incident", href=f"#{incident_id(number)}"))
 
 
 def _evidence(evidence: Mapping[str, Any]) -> HtmlNode | None:

@@ -24,6 +24,7 @@ OBSERVERS = (
     "observers.loss.empty_terms:EmptyTerms",
     "observers.data.epoch_order:EpochOrder",
     "observers.model.frozen_parameters:FrozenParameters",
+    "observers.model.masked_gradients:MaskedGradients",
     "observers.model.future_tokens:FutureTokens",
     "observers.loss.graph_cuts:GraphCuts",
     "observers.loss.graphless_terms:GraphlessTerms",

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.script_context import observe_method
 from headway.torch_adapters.autocast_regions import is_region_enabled
-from headway.torch_adapters.autograd_graph import is_custom_node
+from headway.torch_adapters.autograd_graph import custom_dtypes, is_custom_node
 from headway.torch_adapters.compat import find_aliases
 
 # What autocast is asked for, and in which precision the matrix work of training is done.
@@ -24,6 +24,7 @@ AUTOCAST_TOPIC = "autocast"
 AUTOCAST_LOOKS = (2, 10)
 """Steps after which it is reported."""
 _LOW = (torch.bfloat16, torch.float16)
+_LAYERS = nn.Linear.__module__
 
 
 class AutocastWork(Observer):
@@ -44,6 +45,8 @@ class AutocastWork(Observer):
         self._entered = 0
         self._low = self._full = self._inside = self._opaque = 0
         self._ops = 0
+        self._hidden = False
+        """16-bit results without a graph since the last module with custom work."""
         self._devices: dict[str, int] = {}
         self._open: list[dict[str, Any]] = []
         self._steps = 0
@@ -94,6 +97,8 @@ class AutocastWork(Observer):
             return
         result = call.result[0] if isinstance(call.result, tuple) and call.result else call.result
         if not isinstance(result, Tensor) or not result.requires_grad:
+            # The forward of an `autograd.Function` runs without gradients.
+            self._hidden |= isinstance(result, Tensor) and result.dtype in _LOW
             return
         if not result.is_floating_point():
             return
@@ -113,14 +118,22 @@ class AutocastWork(Observer):
         """Work of custom ops, which no torch function shows: by the dtype of what they return."""
         if self._steps > AUTOCAST_LOOKS[-1] or not self._open or not isinstance(output, Tensor):
             return
-        if not is_custom_node(output.grad_fn) or not output.is_floating_point():
+        own = [weight for weight in module.parameters(recurse=False) if weight.ndim > 1]
+        if not own or not output.is_floating_point() or type(module).__module__ == _LAYERS:
             return
-        if not any(weight.ndim > 1 for weight in module.parameters(recurse=False)):
-            return
+        if is_custom_node(output.grad_fn):
+            made = [output.dtype]
+        else:
+            made = custom_dtypes(output, own)
+        for dtype in made:
+            self._count_custom(output, torch.bfloat16 if self._hidden else dtype)
+        self._hidden &= not made
+
+    def _count_custom(self, output: Tensor, dtype: torch.dtype) -> None:
         self._ops += 1
         device, size = output.device.type, output.numel()
         self._devices[device] = self._devices.get(device, 0) + size
-        if output.dtype in _LOW:
+        if dtype in _LOW:
             self._low += size
         else:
             self._full += size

@@ -60,7 +60,22 @@ def describe_objective(
         "same_data": len({_data(player) for player in players}) < len(players),
         "root": sum(root.value for root in first.roots) / scale,
         "parts": _parts(first, calls, scale),
+        "divided": _is_divided(first, {call.number for call in calls}, len(backwards)),
     }
+
+
+def _is_divided(player: OpReplay, losses: set[int], count: int) -> bool:
+    """Whether anything after the last of these losses is multiplied or divided by this count."""
+    entries = [entry for _, entry in player.program if isinstance(entry, RecordedOp)]
+    made = [at for at, entry in enumerate(entries) if {each[1] for each in entry.makes} & losses]
+    for entry in entries[max(made, default=-1) + 1 :]:
+        if entry.size == 1:
+            for number in (*entry.args, *entry.kwargs.values()):
+                if not isinstance(number, (int, float)) or isinstance(number, bool) or not number:
+                    continue
+                if any(math.isclose(abs(number), one, rel_tol=0.01) for one in (count, 1 / count)):
+                    return True
+    return False
 
 
 def _parts(player: OpReplay, calls: Sequence[LossCall], scale: float) -> list[dict[str, Any]]:

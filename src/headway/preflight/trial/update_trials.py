@@ -53,7 +53,7 @@ LEARNED = 0.1
 class UpdateTrials(Observer):
     """Tries the updates of some steps and reports what they did to the loss."""
 
-    functions = find_aliases(*TASK_LOSSES)
+    functions = find_aliases(*TASK_LOSSES, "kl_div")
     memorise: ClassVar[bool] = False
     """Whether to overfit the batch of the first trial (topic `overfit`)."""
 
@@ -154,11 +154,12 @@ class UpdateTrials(Observer):
         result = call.result
         if not isinstance(result, Tensor) or result.numel() != 1 or not result.requires_grad:
             return
-        self._call_values = [*self._call_values[-MOST_BACKWARDS:], result.detach()]
+        if call.name != "kl_div":
+            self._call_values = [*self._call_values[-MOST_BACKWARDS:], result.detach()]
         if self.tape.running and self._objectives < OBJECTIVES:
             number = self.tape.number_of(result)
             if number is not None:
-                mean = call.kwargs.get("reduction", "mean") == "mean"
+                mean = call.kwargs.get("reduction", "mean") in ("mean", "batchmean")
                 self._calls.append(
                     LossCall(call.name, number, float(result.detach()), mean, self.script.place())
                 )

@@ -1,7 +1,7 @@
-"""Yields the batches of a bad step to the user's loop once more.
+"""Hands the batches of a bad step once more to what ran it: the framework, or the user's loop.
 
-The last resort where the loop body cannot be called: without its source, or if it yields. An error
-in the body would end the training, so only remedies that cannot raise are tried.
+The loop is the last resort where its body cannot be called: without its source, or if it yields. An
+error in the body would end the training, so only remedies that cannot raise are tried.
 """
 
 from __future__ import annotations
@@ -9,8 +9,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headway.rerun.protocol import CAN, NOT_APPLICABLE, Readiness, Rerun, RerunMoment
+from headway.rerun.protocol import CAN, LATER, NOT_APPLICABLE, Readiness, Rerun, RerunMoment
 from headway.rerun.strategies.loop_body import find_loop_of
+from headway.torch_adapters.runtime_state import compiled_code_runs
+
+
+class FrameworkRerun(Rerun):
+    """Calls `run(batch)` of an adapter for each batch of the step."""
+
+    def prepare(self) -> Readiness:
+        bad = self._case.bad_step
+        if not bad.framework_runs:
+            return NOT_APPLICABLE
+        if self._case.moment is RerunMoment.AFTER_STEP:
+            return LATER  # the framework is in the middle of its step
+        keep = getattr(bad.batches[0].run, "keep", None)
+        if keep is not None:
+            self._undo = keep(self._case.host.models, tensors=compiled_code_runs())
+        return CAN
+
+    def run(self, batches: Sequence[Any]) -> tuple[()]:
+        for kept, batch in zip(self._case.bad_step.batches, batches, strict=True):
+            assert kept.run is not None
+            kept.run(batch)
+        return ()
 
 
 class RedeliverBatches(Rerun):

@@ -1,4 +1,4 @@
-"""Learns which samples a DataLoader puts into each batch, without changing what it yields.
+"""Determines which samples a DataLoader puts into each batch, without changing what it yields.
 
 A loader with workers draws indices from its sampler long before their batches come out, the first
 of them while it is being iterated for the first time. So a recorder takes the sampler's place while
@@ -24,7 +24,7 @@ ITERATORS = ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
 
 
 class IndexRecorder:
-    """Stands in for a sampler and reads along.
+    """Takes the place of a sampler and records the indices that it draws.
 
     It does not hold the loader: persistent workers end when the last reference to theirs is gone.
     """
@@ -109,7 +109,7 @@ class DrawnSamples(NamedTuple):
 
 
 class IndexedIterator:
-    """A loader's iterator that also knows the indices of the batch it gave last."""
+    """A loader's iterator that also knows the indices of the batch it returned last."""
 
     def __init__(self, iterator: Any, tape: IndexRecorder) -> None:
         self.indices: Any = None

@@ -60,7 +60,7 @@ def read_frame_context(depth: int, *, in_backward: bool) -> FrameContext:
     place: FrameLine | None = None
     outer: FrameLine | None = None
     users = within = recomputed = nested = False
-    frame = current_frame(depth)
+    frame = _frame_above(depth + 1)
     while frame is not None and (outer is None or in_backward):
         code = frame.f_code
         kind = _kinds.get(code.co_filename)
@@ -115,7 +115,7 @@ _NO_FRAMES = RawFrames(None)
 
 def read_raw_frames(depth: int) -> RawFrames:
     """The frames around the caller `depth` frames up, outside of backward: for every op."""
-    frame = current_frame(depth)
+    frame = _frame_above(depth + 1)
     place: FrameType | None = None
     users = within = False
     begins = 0
@@ -137,6 +137,15 @@ def read_raw_frames(depth: int) -> RawFrames:
     if place is None:
         return _NO_FRAMES
     return RawFrames(place.f_code, place.f_lineno, users, begins=begins)
+
+
+def _frame_above(depth: int) -> FrameType | None:
+    """The frame `depth` frames up; None where there is none: the engine runs the backward pass of a
+    GPU in a thread of its own, whose first Python frame is headway's."""
+    try:
+        return current_frame(depth)
+    except ValueError:
+        return None
 
 
 def in_checkpointed_forward() -> bool:

@@ -31,11 +31,11 @@ Change = Callable[[Tensor], Tensor]
 
 
 class CannotReplay(Exception):
-    """Why a tape cannot be played."""
+    """Why a recording cannot be replayed."""
 
 
 class OpReplay:
-    """The part of a tape that some of its losses are made of."""
+    """The ops of a recording that some of its losses depend on."""
 
     def __init__(self, tape: OpRecorder, roots: Sequence[RecordedRoot]) -> None:
         """Raises CannotPlay where that part is not whole."""
@@ -222,7 +222,7 @@ def _isolated(draws: bool) -> Iterator[None]:
 
 
 class DifferentiableReplay:
-    """One pass over a tape that autograd follows: views are strided ones of what the ops gave."""
+    """A replay that autograd follows: views are strided views of the results of the ops."""
 
     def __init__(self, player: OpReplay, weights: dict[int, Tensor]) -> None:
         self._player = player

@@ -85,7 +85,7 @@ class RecordedOp:
 
 @dataclass(slots=True)
 class RecordedRoot:
-    """Something that a backward pass began at."""
+    """A tensor at which a backward pass began."""
 
     view: RecordedView
     value: float
@@ -157,7 +157,7 @@ MEAN = 1
 
 @dataclass(frozen=True, slots=True)
 class OpTreatment:
-    """What an op's schema and name say."""
+    """What the schema and the name of an op say about it."""
 
     name: str
     """`addmm`"""

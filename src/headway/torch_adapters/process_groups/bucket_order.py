@@ -103,8 +103,8 @@ def _buckets(replica: Replica) -> Buckets:
     if not _changes(replica):
         return []
     text = str(_read_log(replica).get("rebuilt_per_bucket_param_indices", ""))
-    told = [[int(number) for number in part.split()] for part in text.split(",") if part.strip()]
-    return told or _given.get(replica, [])
+    parsed = [[int(number) for number in part.split()] for part in text.split(",") if part.strip()]
+    return parsed or _given.get(replica, [])
 
 
 def _reduced(replica: Replica) -> list[nn.Parameter]:

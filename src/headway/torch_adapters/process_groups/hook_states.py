@@ -1,6 +1,6 @@
-"""What a user's communication hook remembers from step to step, such as PowerSGD's error feedback.
+"""What a user's communication hook keeps from step to step, such as PowerSGD's error feedback.
 
-A bad gradient spoils it before the step is judged, and every later gradient after that. It is
+A bad gradient corrupts it before the step is judged, and with it every later gradient. It is
 copied after a good step and put back when an update is skipped, as buffers are. Snapshots contain
 it, too.
 """

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from headway.errors import RankLost
 from headway.output.notices import Notices
 from headway.torch_adapters.patching import override_methods
-from headway.torch_adapters.process_groups.host_group import first_sentence
+from headway.torch_adapters.process_groups.rank_agreement import first_sentence
 from headway.torch_adapters.process_groups.rank_group import find_replicas
 from headway.torch_adapters.process_groups.sharded_tensors import parameter_groups
 from headway.torch_adapters.runtime_state import is_compiled
@@ -72,7 +72,7 @@ class LocalGradients:
 
 
 class LocalGradientMonitor:
-    """Everything that is watched for one guard."""
+    """The local gradients that are watched for one guard."""
 
     def __init__(self, models: Sequence[nn.Module], shield: Shielded, notices: Notices) -> None:
         self._models = models

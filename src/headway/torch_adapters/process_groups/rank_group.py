@@ -1,25 +1,26 @@
-"""The ranks that train together, and rare agreements among them."""
+"""The ranks that train together, seen from one of them."""
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import os
-import pickle
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from headway.errors import RankLost, RunDirInUse, UsageError
 from headway.output.notices import Notices
 from headway.torch_adapters.live_objects import find_instances
-from headway.torch_adapters.patching import allow_device_sync
 from headway.torch_adapters.private_parts import private_part
 from headway.torch_adapters.process_groups import sharded_tensors
-from headway.torch_adapters.process_groups.host_group import (
+from headway.torch_adapters.process_groups.rank_agreement import (
+    LOST,
     HostGroup,
     ProcessGroup,
     first_sentence,
@@ -45,11 +46,8 @@ UNEVEN = (
     "under model.join() ranks take different numbers of steps and cannot agree on each: the guard "
     "is switched off. Give every rank the same number of batches"
 )
-
-LOST = (
-    "a rank died, hangs or left the loop: check the last output of the other ranks. This rank took "
-    "no step without them; start the run again"
-)
+STORE_SECONDS = 60.0
+"""Seconds that a rank waits for what rank 0 chose."""
 
 
 class RankGroup:
@@ -160,7 +158,10 @@ def _refusal(error: UsageError | None) -> int:
 
 
 def find_rank_group(
-    models: Sequence[nn.Module], parameters: Iterable[Tensor], group: ProcessGroup, notices: Notices
+    models: Sequence[nn.Module],
+    optimizers: Iterable[Optimizer],
+    group: ProcessGroup,
+    notices: Notices,
 ) -> RankGroup | None:
     """The ranks to decide with; None when this rank trains alone."""
     if not (dist.is_available() and dist.is_initialized()):
@@ -169,6 +170,8 @@ def find_rank_group(
         return None
     given = group is not None
     if group is None:
+        groups = [one for item in optimizers for one in item.param_groups]
+        parameters = [p for one in groups for p in one["params"]]
         group = _group_of(models, parameters, notices)
     if group is None:
         return None
@@ -177,6 +180,7 @@ def find_rank_group(
     if dist.get_world_size(group) < 2:
         return None
     ranks = RankGroup(group, models)
+    notices.rank = ranks.rank
     wrapped = bool(_groups(models))
     ranks.begin_equal = None if given and not wrapped else True
     ranks.same_batches = not wrapped and _is_tensor_parallel(models)
@@ -190,6 +194,51 @@ def own_rank() -> int:
     several = os.environ.get("WORLD_SIZE", "1") != "1"
     number = os.environ.get("RANK", "0")
     return int(number) if several and number.isdigit() else 0
+
+
+def chosen_by_rank_zero(key: str, own: str) -> str:
+    """What rank 0 chose, on every rank of a job whose process group does not exist yet.
+
+    Uses the store of torchrun, or one at MASTER_ADDR:MASTER_PORT that is closed when all have read.
+    """
+    size, rank = int(os.environ.get("WORLD_SIZE", "1")), own_rank()
+    if size <= 1:
+        return own
+    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
+    if not (host and port.isdigit() and dist.is_available()):
+        raise UsageError(
+            f"{size} processes train together, but MASTER_ADDR and MASTER_PORT are not set, so "
+            "they cannot agree on a run directory. Pass --out DIR, or start them with torchrun"
+        )
+    agent_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    try:
+        store = dist.PrefixStore(  # type: ignore[attr-defined]
+            "headway",
+            dist.TCPStore(  # type: ignore[attr-defined]
+                host,
+                int(port),
+                world_size=None,
+                is_master=rank == 0 and not agent_store,
+                timeout=datetime.timedelta(seconds=STORE_SECONDS),
+                wait_for_workers=False,
+                multi_tenant=not agent_store,
+            ),
+        )
+        if rank == 0:
+            store.set(key, own)
+        chosen: str = store.get(key).decode()
+        # Nobody may close the store before the last rank has read from it.
+        if store.add(f"{key}/read", 1) == size:
+            store.set(f"{key}/all", "1")
+        if rank == 0 and not agent_store:
+            store.wait([f"{key}/all"])
+    except RuntimeError as error:
+        lines = str(error).splitlines()
+        raise UsageError(
+            f"rank {rank} of {size} could not agree with the others on a run directory at "
+            f"{host}:{port}: {lines[0] if lines else type(error).__name__}. Pass --out DIR"
+        ) from error
+    return chosen
 
 
 def world_size() -> int:
@@ -295,120 +344,3 @@ def _meshes(parameters: Iterable[Any]) -> list[Any]:
             root = mesh._get_root_mesh() if hasattr(mesh, "_get_root_mesh") else mesh
             meshes[id(root)] = root
     return list(meshes.values())
-
-
-# Rare agreements among ranks: which snapshot, which number, whether all is well.
-
-# The verdict about a step travels in a reduction of its own (`rank_vote.py`); this is for what
-# happens once in a hundred steps or less, always at the same step on every rank. An answer that is
-# the same on all ranks costs one all-reduce of a few numbers, another one all-gather more.
-
-T = TypeVar("T")
-
-
-class SingleProcess:
-    """A training of one process."""
-
-    rank = 0
-    count = 1
-
-    def __init__(self, number: int = 0) -> None:
-        """`number` distinguishes it from other processes that train separately."""
-        self.folder = f"snapshots.rank{number}" if number else "snapshots"
-        """Where its snapshots go in the run directory."""
-        self.can_meet = True
-        """Whether questions can be asked once training has begun."""
-
-    def from_rank_zero(self, value: T) -> T:
-        """What rank 0 says."""
-        return value
-
-    def all_agree(self, value: bool) -> bool:
-        """Whether every rank says yes."""
-        return value
-
-    def gather(self, value: T) -> list[T]:
-        """What every rank says, in their order."""
-        return [value]
-
-    def broadcast(self, tensors: Iterable[Tensor]) -> None:
-        """Fill host tensors with those of rank 0, which every rank names in the same order."""
-
-    def close(self) -> None:
-        """No rank asks anything any more."""
-
-
-class Agreement(SingleProcess):
-    """A training of several processes. Every rank must ask the same questions in the same order."""
-
-    def __init__(self, ranks: RankGroup) -> None:
-        super().__init__()
-        self._ranks = ranks
-        self.rank = ranks.rank
-        self.count = ranks.size
-        self._host = HostGroup.share(ranks.members, existing=ranks.shares_host_group)
-        self.can_meet = not ranks.missing_descriptors
-        self._closed = False
-
-    def from_rank_zero(self, value: T) -> T:
-        return self.gather(value)[0]
-
-    def all_agree(self, value: bool) -> bool:
-        return all(self.gather(value))
-
-    def gather(self, value: T) -> list[T]:
-        _, _, values = self.vote((), value)
-        return values()
-
-    def vote(
-        self, numbers: Sequence[int], value: T
-    ) -> tuple[list[int], list[int], Callable[[], list[T]]]:
-        """(the highest numbers of all ranks, the lowest, what every rank says if all ask)."""
-        group, device = self._meet()
-        data = pickle.dumps(value)
-        mark = int.from_bytes(hashlib.sha256(data).digest()[:7], "big")
-        sent = [*numbers, mark, len(data)]
-        message = torch.tensor([*sent, *(-n for n in sent)], dtype=torch.int64, device=device)
-        self._run(dist.all_reduce, message, op=dist.ReduceOp.MAX, group=group)
-        with allow_device_sync():
-            found = message.tolist()
-        high, low = found[: len(sent)], [-n for n in found[len(sent) :]]
-
-        def values() -> list[T]:
-            if high[-2:] == low[-2:]:
-                return [value] * self.count
-            padded = data.ljust(high[-1], b"\0")
-            own = torch.frombuffer(bytearray(padded), dtype=torch.uint8).to(device)
-            each = [torch.empty_like(own) for _ in range(self.count)]
-            self._run(dist.all_gather, each, own, group=group)
-            with allow_device_sync():
-                return [pickle.loads(bytes(item.tolist())) for item in each]
-
-        return high[:-2], low[:-2], values
-
-    def broadcast(self, tensors: Iterable[Tensor]) -> None:
-        group, device = self._meet()
-        for tensor in tensors:
-            sent = tensor.to(device)
-            self._run(dist.broadcast, sent, src=self._ranks.members[0], group=group)
-            if sent is not tensor:
-                with allow_device_sync():
-                    tensor.copy_(sent)
-
-    def _meet(self) -> tuple[ProcessGroup, torch.device]:
-        """The group and the device through which ranks talk: before the first step the user's own,
-        so that a healthy run needs no other."""
-        if self._ranks.training:
-            return self._host.open(), torch.device("cpu")
-        return self._ranks.group, self._ranks.meeting_place()
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._host.release()
-
-    def _run(self, collective: Callable[..., Any], *args: Any, **how: Any) -> None:
-        try:
-            collective(*args, **how)
-        except RuntimeError as error:
-            raise RankLost(f"rank {self.rank} of {self.count} lost the others: {LOST}") from error

@@ -56,13 +56,6 @@ export function duration(seconds) {
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
-export function counts(findings) {
-  const text = [["error", "errors"], ["warning", "warnings"]]
-    .filter(([level]) => findings[level])
-    .map(([level, many]) => findings[level] + " " + (findings[level] === 1 ? level : many));
-  return text.join(", ");
-}
-
 // The server reports changes; after a lost connection everything is loaded again.
 export function listen({ news, again }) {
   const link = byId("link");
@@ -118,7 +111,7 @@ export function pointsWanted() {
   return Math.min(Math.max(Math.round(byId("charts").clientWidth * 1.1), 200), 2000);
 }
 
-export function table(caption, head, rows, numbers = []) {
+export function table(caption, head, rows, numbers = [], marked = null) {
   const cell = (kind, words, at) => {
     const made = element(kind, numbers.includes(at) ? "number" : "", words);
     if (kind === "th") made.scope = "col";
@@ -127,7 +120,7 @@ export function table(caption, head, rows, numbers = []) {
   const box = element("div", "scroll", element("table", "",
     element("caption", "", caption),
     element("thead", "", element("tr", "", ...head.map((words, at) => cell("th", words, at)))),
-    element("tbody", "", ...rows.map((row) => element("tr", "", ...row.map((words, at) => cell("td", words, at)))))));
+    element("tbody", "", ...rows.map((row, number) => element("tr", number === marked ? "marked" : "", ...row.map((words, at) => cell("td", words, at)))))));
   box.tabIndex = 0;
   box.setAttribute("role", "region");
   box.setAttribute("aria-label", caption);

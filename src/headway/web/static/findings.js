@@ -40,12 +40,27 @@ function fallback(words) {
   return done;
 }
 
-function copyButton(words) {
-  const button = element("button", "copy noprint", "copy");
+function copyButton(words, label = "copy") {
+  const button = element("button", "copy noprint", label);
   button.type = "button";
-  button.setAttribute("aria-label", "copy: " + words.slice(0, 80));
+  if (label === "copy") button.setAttribute("aria-label", "copy: " + words.slice(0, 80));
   button.addEventListener("click", () => copy(words, button));
   return button;
+}
+
+// An incident for an issue or a chat.
+function markdown(item) {
+  const rows = (head, body) => [head, head.map(() => "---"), ...body].map((cells) => `| ${cells.map((cell) => cell.replaceAll("|", "\\|")).join(" | ")} |`).join("\n");
+  const code = (kind, lines) => "```" + kind + "\n" + lines.join("\n") + "\n```";
+  const parts = [`### ${item.title} (step ${item.step})`, ...item.sentences];
+  item.origins.forEach((each, at) => {
+    if (each.place) parts.push(`At \`${each.place.at}\`, ${each.where}:`);
+    if (at === 0 && item.context.length) parts.push(code("", item.context.map(([number, line, bad]) => `${bad ? ">" : " "} ${number} | ${line}`)));
+    if (each.operands.length) parts.push(rows(item.columns, each.operands));
+  });
+  for (const fix of item.fixes) if (fix.diff.length) parts.push(`${fix.trial || "not tested"}:`, code("diff", fix.diff));
+  if (item.around) parts.push(rows(item.around.columns, item.around.rows));
+  return parts.join("\n\n") + "\n";
 }
 
 function diff(lines) {
@@ -64,10 +79,10 @@ function cure(words, kind, mark, tried, why, lines) {
     copyButton(words));
 }
 
-function remedies(items) {
+function remedies(items, title = "What to do") {
   if (!items.length) return null;
   const list = items.map((item) => cure(item.text, ...(!item.tested ? ["untested", "→"] : item.cured ? ["cured", "✓"] : ["failed", "✗"]), item.trial, "", item.diff));
-  return element("div", "", element("h4", "", "What to do"), element("ul", "remedies", ...list));
+  return element("div", "", element("h4", "", title), element("ul", "remedies", ...list));
 }
 
 function article(cause) {
@@ -175,17 +190,18 @@ function incident(item) {
   const shown = element("article", "cause incident");
   shown.id = "incident-" + item.number;
   shown.tabIndex = -1;
-  const title = element("h3", "", step(item), " re-run");
+  const title = element("h3", "", item.title + " ", step(item), copyButton(markdown(item), "copy as Markdown"));
   title.id = shown.id + "-title";
   shown.setAttribute("aria-labelledby", title.id);
   const trials = item.trials.map((trial) => cure(trial.text, { cured: "cured", "not cured": "failed" }[trial.outcome] || "", trial.mark, trial.outcome, trial.why));
   const again = item.repeats.length ? element("p", "quiet", "The same cause again: ", ...item.repeats.flatMap((each) => [step(each), " "])) : "";
-  shown.append(title, again, element("p", "", ...prose(item.headline)),
+  shown.append(title, again, ...item.sentences.map((said) => element("p", "sentence", ...prose(said))),
     ...item.origins.map((each, at) => origin(each, item.columns, at === 0 ? item.context : [])));
   shown.append(...item.samples.map(sample));
+  if (item.fixes.length) shown.append(remedies(item.fixes, "Tried on this step"));
+  else if (trials.length) shown.append(element("div", "", element("h4", "", "Tried on this step"), element("ul", "remedies", ...trials)));
+  if (item.around) shown.append(table("Before and after", item.around.columns, item.around.rows, [0, 1, 2], item.around.marked));
   if (item.facts.length) shown.append(facts(item.facts));
-  if (trials.length) shown.append(element("div", "", element("h4", "", "Tried on this step"), element("ul", "remedies", ...trials)));
-  if (item.around) shown.append(folded("Before and after", table("Before and after", item.around.columns, item.around.rows, [0, 1, 2])));
   return shown;
 }
 

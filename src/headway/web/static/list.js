@@ -1,11 +1,14 @@
 // The list of runs, each with its verdict.
-import { age, badge, byId, counts, duration, element, fetchJson, listen, number, paced } from "./common.js";
+import { age, badge, byId, duration, element, fetchJson, listen, number, paced } from "./common.js";
+import { settingColumns } from "./columns.js";
 import { remember, tell } from "./notify.js";
 
 const MOST_COMPARED = 64;
 const rows = new Map();
 const chosen = new Set();
+const SETTING = "set:";
 let folder = null, leftOut = 0, sorted = { by: "", down: false };
+const columns = settingColumns(() => { heads(); keepAddress(); for (const entry of rows.values()) fill(entry); arrange(); });
 const VERDICTS = ["error", "interrupted", "warning", "unknown", "unsure", "reading", "healthy"];
 
 function cell(label, className, ...inside) {
@@ -22,7 +25,7 @@ function state(run) {
 function health(run) {
   if (run.why) return [badge("unsure", "not read")];
   const text = [badge(run.verdict, run.word.toLowerCase())];
-  const parts = [run.cause, counts(run.findings)].filter((words) => words);
+  const parts = [run.cause, run.problems].filter((words) => words);
   if (run.checked < 0.999) parts.push(Math.floor(run.checked * 100) + " % checked");
   if (parts.length) text.push(element("span", "quiet", parts.join(" · ")));
   return text;
@@ -68,6 +71,14 @@ function fill(entry) {
     number(run.lr), run.batch ?? "–", run.ladder];
   cells[0].replaceChildren(...health(run));
   if (run.why) cells[0].append(element("span", "quiet", run.why));
+  const settings = columns.names().map((name) => columns.value(run.id, name) || "–");
+  while (cells.length > words.length + 1 + settings.length) cells.pop().remove();
+  settings.forEach((text, at) => {
+    const place = words.length + 1 + at, made = cells[place] || cell("", "setting");
+    if (!cells[place]) { row.append(made); cells.push(made); }
+    made.dataset.label = columns.names()[at];
+    made.textContent = text;
+  });
   words.forEach((text, at) => { if (cells[at + 1].textContent !== String(text)) cells[at + 1].textContent = text; });
 }
 
@@ -90,6 +101,10 @@ function shown(run) {
 
 // The value a column is sorted by; runs without one come last.
 function rankOf(run) {
+  if (sorted.by.startsWith(SETTING)) {
+    const text = columns.value(run.id, sorted.by.slice(SETTING.length));
+    return text === "" ? null : isFinite(text) ? Number(text) : text;
+  }
   const value = run[sorted.by];
   if (sorted.by === "verdict") return VERDICTS.indexOf(value);
   if (typeof value === "string" && sorted.by !== "name") return value === "-Infinity" ? -Infinity : Infinity; // a loss that is not finite
@@ -99,18 +114,57 @@ function rankOf(run) {
 function bySort(a, b) {
   const [one, two] = [rankOf(a.run), rankOf(b.run)];
   if (one === null || two === null) return (one === null) - (two === null);
-  const order = typeof one === "string" ? one.localeCompare(two, undefined, { numeric: true }) : one - two;
+  const order = typeof one === "string" || typeof two === "string" ? String(one).localeCompare(String(two), undefined, { numeric: true }) : one - two;
   return sorted.down ? -order : order;
 }
 
-function sortBy(key) {
-  sorted = { by: key, down: sorted.by === key && !sorted.down };
+function sortBy(key, down = sorted.by === key && !sorted.down) {
+  sorted = { by: key, down };
+  markSorted();
+  keepAddress();
+  arrange();
+}
+
+function markSorted() {
   for (const button of document.querySelectorAll("[data-sort]")) {
-    const mine = button.dataset.sort === key;
+    const mine = button.dataset.sort === sorted.by;
     if (mine) button.closest("th").setAttribute("aria-sort", sorted.down ? "descending" : "ascending");
     else button.closest("th").removeAttribute("aria-sort");
   }
-  arrange();
+}
+
+// The headings of chosen settings come after the others.
+function heads() {
+  for (const old of document.querySelectorAll("#head .setting")) old.remove();
+  byId("head").append(...columns.names().map((name) => {
+    const button = element("button", "", name), head = element("th", "setting", button);
+    button.type = "button";
+    button.dataset.sort = SETTING + name;
+    head.scope = "col";
+    return head;
+  }));
+  if (sorted.by.startsWith(SETTING) && !columns.names().includes(sorted.by.slice(SETTING.length))) sorted = { by: "", down: false };
+  markSorted();
+}
+
+// What is searched, sorted and shown is part of the address, so that it can be sent or come back to.
+function keepAddress() {
+  const said = new URLSearchParams();
+  for (const id of ["find", "which"]) if (byId(id).value.trim()) said.set(id, byId(id).value.trim());
+  if (sorted.by) said.set(sorted.down ? "down" : "sort", sorted.by);
+  for (const name of columns.names()) said.append("column", name);
+  const text = said.toString();
+  history.replaceState(null, "", text ? "/?" + text : "/");
+}
+
+function visit() {
+  const said = new URLSearchParams(location.search);
+  byId("find").value = said.get("find") || "";
+  if ([...byId("which").options].some((option) => option.value === said.get("which"))) byId("which").value = said.get("which");
+  const names = said.getAll("column"), by = said.get("down") || said.get("sort") || "";
+  if (by) sorted = { by, down: said.has("down") };
+  if (names.length) columns.choose(names);
+  markSorted();
 }
 
 function arrange() {
@@ -144,11 +198,15 @@ const load = paced(async () => {
   for (const id of rows.keys()) if (!there.has(id)) rows.delete(id);
   all.runs.forEach(take);
   remember(all.runs);
+  columns.refresh([...rows.keys()]);
   arrange();
   document.documentElement.dataset.ready = "yes";
 }, 500);
 
-for (const button of document.querySelectorAll("[data-sort]")) button.addEventListener("click", () => sortBy(button.dataset.sort));
+byId("head").addEventListener("click", (event) => {
+  const button = event.target.closest("[data-sort]");
+  if (button) sortBy(button.dataset.sort);
+});
 byId("all").addEventListener("click", () => {
   const ids = [...rows.values()].map(({ run }) => run).filter((run) => !run.why && shown(run)).map((run) => run.id);
   const every = ids.every((id) => chosen.has(id));
@@ -156,7 +214,7 @@ byId("all").addEventListener("click", () => {
   for (const [id, { row }] of rows) row.querySelector("input").checked = chosen.has(id);
   button();
 });
-for (const id of ["find", "which"]) byId(id).addEventListener("input", arrange);
+for (const id of ["find", "which"]) byId(id).addEventListener("input", () => { keepAddress(); arrange(); });
 byId("compare").addEventListener("click", () => {
   const ids = [...chosen].filter((id) => rows.has(id));
   location.href = "/compare?" + ids.map((id) => "run=" + id).join("&");
@@ -166,10 +224,12 @@ listen({
     tell(runs);
     if (folder === null) return; // the whole list is on its way
     runs.forEach(take);
+    columns.refresh(runs.map((run) => run.id));
     gone.forEach((id) => rows.delete(id));
     arrange();
   },
   again: load,
 });
 setInterval(() => { for (const { run, row } of rows.values()) row.querySelector(".state").textContent = state(run); }, 5000);
+visit();
 load();

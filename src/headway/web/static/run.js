@@ -1,5 +1,5 @@
 // One run: findings and charts, updated while it trains.
-import { age, byId, counts, element, facts, fetchJson, figure, folded, listen, number, paced, pointsWanted, prose, table } from "./common.js";
+import { age, byId, element, facts, fetchJson, figure, folded, listen, number, paced, pointsWanted, prose, table } from "./common.js";
 import { open, show, start } from "./findings.js";
 import { remember, tell } from "./notify.js";
 
@@ -23,8 +23,7 @@ function glance() {
   if (summary.loss !== null) parts.push("loss " + number(summary.loss));
   if (summary.speed) parts.push(number(summary.speed) + " steps/s");
   if (summary.ladder) parts.push("guard: " + summary.ladder);
-  const found = counts(summary.findings);
-  if (found) parts.push(found);
+  if (summary.problems) parts.push(summary.problems);
   byId("glance").textContent = parts.join(" · ");
   if (summary.why) byId("story").replaceChildren(element("p", "sentence", summary.why));
   reading();

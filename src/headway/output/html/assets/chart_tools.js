@@ -1,4 +1,4 @@
-// What the charts compute and say, without the page: words, axes, smoothing, ranges, files.
+// What the charts compute and say, without the page: words, axes, smoothing, ranges, files, menus.
 "use strict";
 const headwayTools = (() => {
   // -- words ------------------------------------------------------------------------------------
@@ -237,6 +237,15 @@ const headwayTools = (() => {
     root.append(inner);
     return new XMLSerializer().serializeToString(root);
   }
+
+  // -- menus ------------------------------------------------------------------------------------
+
+  // They close when one goes on elsewhere.
+  const menus = () => document.querySelectorAll("details.save[open]");
+  document.addEventListener("click", ({ target }) => { for (const menu of menus()) if (!menu.contains(target)) menu.open = false; });
+  document.addEventListener("keydown", ({ key }) => {
+    for (const menu of key === "Escape" ? menus() : []) { menu.open = false; menu.querySelector("summary").focus(); }
+  });
 
   return { isDark, hue, say, sayCount, sayTime, element, button, SECONDS, below, nearest, along, logGrid, smooth, steadyRange, wantsLog, save, csv, png, svg };
 })();

@@ -21,6 +21,8 @@ function headwayChoices(page) {
     const log = scales.filter(([, on]) => on).map(([id]) => id), linear = scales.filter(([, on]) => !on).map(([id]) => id);
     if (log.length) said.set("log", log.join(","));
     if (linear.length) said.set("linear", linear.join(","));
+    if (chosen.wide.size) said.set("wide", [...chosen.wide].join(","));
+    for (const name of chosen.hidden) said.append("hide", name);
     for (const name of chosen.pins) said.append("tensor", name);
     if (chosen.layers) said.set("layers", chosen.layers);
     return said.toString();
@@ -28,7 +30,7 @@ function headwayChoices(page) {
 
   function keep() {
     const now = words();
-    if (now === kept || (kept === null && !now)) return;
+    if (now === kept || (kept === null && !now && ours() === null)) return;
     kept = now;
     history.replaceState(null, "", now ? "#" + now : location.pathname + location.search);
   }
@@ -45,6 +47,9 @@ function headwayChoices(page) {
     chosen.smooth = weight > 0 && weight < 1 ? weight : 0;
     for (const id of list(said.get("log"))) chosen.log.set(id, true);
     for (const id of list(said.get("linear"))) chosen.log.set(id, false);
+    const again = (kept, names) => { kept.clear(); for (const name of names) kept.add(name); };
+    again(chosen.wide, list(said.get("wide")));
+    again(chosen.hidden, said.getAll("hide").slice(0, 200));
     chosen.pins = said.getAll("tensor").slice(0, 6);
     chosen.layers = said.get("layers") || "";
     const [from, to] = (said.get("zoom") || "").split(":").map(Number);

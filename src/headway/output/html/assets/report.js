@@ -6,17 +6,16 @@ function headwayCharts(data, looked = () => {}, live = false) {
   const { say, sayCount, sayTime, element, button, nearest, along } = headwayTools;
   const status = document.getElementById("status");
   const whole = document.getElementById("whole");
-  const HEIGHT = 180, SMALL = 110;
+  const HEIGHT = 180, SMALL = 110, WIDE = 420;
   const NONFINITE_EDGE = 9; // height of the strip at the upper edge, in CSS pixels
   const FLAG_WIDTH = 18;
-  const FEW = 8; // curves that are told apart by their colours
   const SHORT = { NaN: "NaN", Infinity: "Inf", "-Infinity": "-Inf" };
   const AXES = { step: "step", time: "training time", samples: "samples", tokens: "tokens" };
 
   // -- the axis: x only rises, and stands for a step ----------------------------------------------
 
   // What the reader chose. It is kept in the address, so that a link shows the same.
-  const chosen = { axis: "step", smooth: 0, log: new Map(), all: new Set(), pins: [], layers: "", follow: false };
+  const chosen = { axis: "step", smooth: 0, log: new Map(), all: new Set(), hidden: new Set(), wide: new Set(), pins: [], layers: "", follow: false };
 
   function stepAt(x) {
     let offset = 0;
@@ -136,7 +135,7 @@ function headwayCharts(data, looked = () => {}, live = false) {
       if (low == null || !isFinite(low)) return [0, 1];
       const far = 1e300; // beyond this, margins and ticks overflow
       if (!chart.log) {
-        const steady = headwayTools.steadyRange(chart.panel.series.flatMap((series) => [series.y, ...(series.band || [])].map((ys) => ys.slice(...visible(series)))));
+        const steady = headwayTools.steadyRange(legend.shown(chart).flatMap((series) => [series.y, ...(series.band || [])].map((ys) => ys.slice(...visible(series)))));
         chart.clipped = steady.clipped;
         if (steady.clipped && !chosen.all.has(chart.panel.id)) ({ low, high } = steady);
       }
@@ -163,6 +162,7 @@ function headwayCharts(data, looked = () => {}, live = false) {
     const upright = chart.log ? { filter: headwayTools.logGrid, grid: { ...axis.grid, filter: headwayTools.logGrid }, ticks: { ...axis.ticks, filter: headwayTools.logGrid } } : {};
     const line = (series, at, more) => ({
       label: series.label,
+      show: legend.shows(chart, series),
       stroke: ink(paint, series, at),
       dash: series.dashed ? [5, 3] : undefined,
       width: 1.4,
@@ -178,17 +178,17 @@ function headwayCharts(data, looked = () => {}, live = false) {
     const bands = [];
     panel.series.forEach((series, at) => {
       if (!series.band) return;
-      const edge = { stroke: "transparent", width: 0, spanGaps: true, points: { show: false } };
+      const edge = { show: legend.shows(chart, series), stroke: "transparent", width: 0, spanGaps: true, points: { show: false } };
       bands.push({ series: [lines.length + 2, lines.length + 1], fill: ink(paint, series, at) + "30" });
       lines.push({ ...edge, label: series.label + " (lowest)" }, { ...edge, label: series.label + " (highest)" });
     });
     chart.paint = paint;
     chart.plot = new uPlot({
-      width, height: panel.small ? SMALL : HEIGHT,
+      width, height: chosen.wide.has(panel.id) ? WIDE : panel.small ? SMALL : HEIGHT,
       legend: { show: false },
       padding: [NONFINITE_EDGE + 5, 12, 0, 0],
-      // Among many curves the nearest one is told from the others.
-      cursor: { y: false, sync: { key: "steps" }, drag: { x: true, y: false }, points: { size: 7 }, ...(panel.series.length > FEW ? { focus: { prox: 24 } } : {}) },
+      // Among many curves the nearest one is told from the others. A drag is not passed on: each chart would zoom once more.
+      cursor: { y: false, sync: { key: "steps", filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } }, drag: { x: true, y: false }, points: { size: 7 }, ...(panel.series.length > legend.FEW ? { focus: { prox: 24 } } : {}) },
       focus: { alpha: 0.25 },
       scales: {
         x: { time: false, range: () => [view.min, view.max] },
@@ -203,7 +203,7 @@ function headwayCharts(data, looked = () => {}, live = false) {
       hooks: {
         draw: [(plot) => annotate(plot, chart)],
         setCursor: [(plot) => readOut(plot, chart)],
-        setSeries: [(plot, at) => near(chart, at)],
+        setSeries: [(plot, at) => legend.near(chart, at)],
         setSelect: [(plot) => {
           if (plot.select.width > 3) {
             look(uOf(plot, plot.select.left), uOf(plot, plot.select.left + plot.select.width));
@@ -267,6 +267,7 @@ function headwayCharts(data, looked = () => {}, live = false) {
     }
     const size = NONFINITE_EDGE * ratio;
     chart.panel.series.forEach((series, number) => {
+      if (!legend.shows(chart, series)) return;
       // A value beyond the range is pointed at.
       const [first, last] = visible(series);
       ctx.fillStyle = ink(chart.paint, series, number);
@@ -341,7 +342,7 @@ function headwayCharts(data, looked = () => {}, live = false) {
     const words = [];
     chart.panel.series.forEach((series, at) => {
       let value = "";
-      if (u !== null) {
+      if (u !== null && legend.shows(chart, series)) {
         const x = fromAxis(u, series);
         const near = series.x.length ? nearest(series.x, x) : -1;
         const gap = series.gaps.find(([, first, last]) => toAxis(first, series) - (view.max - view.min) / 200 <= u && u <= toAxis(last, series) + (view.max - view.min) / 200);
@@ -363,36 +364,6 @@ function headwayCharts(data, looked = () => {}, live = false) {
       chart.holder.setAttribute("aria-valuetext", where(u) + ": " + words.join(", "));
     }
     if (document.activeElement === chart.holder || !away) heat.cursor(u);
-  }
-
-  function near(chart, at) {
-    chart.swatches.forEach((swatch, number) => swatch.parentNode.classList.toggle("near", at !== null && (at - 1) % chart.panel.series.length === number));
-  }
-
-  function legend(chart) {
-    const paint = colours();
-    const box = element("div", chart.panel.series.length > FEW ? "legend many" : "legend");
-    if (chart.panel.series.length > FEW) {
-      box.tabIndex = 0; // it scrolls
-      box.setAttribute("role", "group");
-      box.setAttribute("aria-label", chart.panel.title + ": curves");
-    }
-    if (chart.legend) chart.legend.remove();
-    chart.legend = box;
-    chart.swatches = [];
-    chart.values = chart.panel.series.map((series, at) => {
-      const item = element("span", "entry");
-      const swatch = element("span", "swatch");
-      swatch.style.background = swatchInk(paint, series, at);
-      const value = element("span", "value");
-      item.append(swatch, element("bdi", "", series.label), value);
-      box.append(item);
-      chart.swatches.push(swatch);
-      return value;
-    });
-    chart.step = element("span", "at");
-    box.append(chart.step);
-    chart.holder.after(box);
   }
 
   function keys(chart) {
@@ -437,8 +408,9 @@ function headwayCharts(data, looked = () => {}, live = false) {
     holder.setAttribute("aria-label", panel.title + ": cursor along the steps");
     bounds(chart);
     holder.setAttribute("aria-valuenow", holder.getAttribute("aria-valuemin"));
-    legend(chart);
+    legend.make(chart);
     keys(chart);
+    holder.addEventListener("dblclick", () => look(extent.min, extent.max));
     chartTools(chart);
     scaleOf(chart);
     build(chart);
@@ -476,7 +448,26 @@ function headwayCharts(data, looked = () => {}, live = false) {
       keepAddress();
     });
     const saved = element("details", "save"), kinds = element("div");
-    saved.append(element("summary", "", "Download"), kinds);
+    const more = element("summary", "", "More");
+    more.setAttribute("aria-label", "More: " + title);
+    saved.append(more, kinds);
+    const wide = button("", "Enlarge");
+    const enlarge = () => {
+      const on = chosen.wide.has(id);
+      wide.textContent = on ? "Reduce" : "Enlarge";
+      chart.holder.closest("figure").classList.toggle("wide", on);
+    };
+    wide.addEventListener("click", () => {
+      if (!chosen.wide.delete(id)) chosen.wide.add(id);
+      saved.open = false;
+      enlarge();
+      redraw();
+      keepAddress();
+      more.focus();
+    });
+    chart.enlarge = enlarge;
+    enlarge();
+    kinds.append(wide);
     const name = title.toLowerCase().replace(/[^a-z0-9]+/g, "-");
     const files = {
       PNG: () => headwayTools.png(chart.plot, chart.paint, (blob) => headwayTools.save(blob, name + ".png")),
@@ -579,7 +570,7 @@ function headwayCharts(data, looked = () => {}, live = false) {
       const panel = wanted.find((item) => item.id === chart.panel.id);
       if (panel) {
         chart.panel = panel;
-        legend(chart);
+        legend.make(chart);
         scaleOf(chart);
       } else {
         chart.plot.destroy();
@@ -599,6 +590,10 @@ function headwayCharts(data, looked = () => {}, live = false) {
 
   // -- the page -------------------------------------------------------------------------------------
 
+  const legend = headwayLegend({
+    chosen, swatch: (series, at) => swatchInk(colours(), series, at),
+    changed: () => { redraw(); keepAddress(); },
+  });
   const heat = headwayHeat({
     data: () => data, view: () => view, toAxis, fromAxis, stepAt, tick, colours,
     point: (u) => { if (charts.length) point(u, charts[0]); },
@@ -606,10 +601,10 @@ function headwayCharts(data, looked = () => {}, live = false) {
   });
 
   function redraw() {
-    const paint = colours();
     for (const chart of charts) {
+      chart.enlarge();
       build(chart);
-      chart.swatches.forEach((swatch, at) => { swatch.style.background = swatchInk(paint, chart.panel.series[at], at); });
+      legend.paint(chart);
     }
     heat.repaint();
   }
@@ -644,7 +639,7 @@ function headwayCharts(data, looked = () => {}, live = false) {
       if (log === chart.log && before === chart.panel.series.map((series) => series.label).join("\n")) {
         chart.plot.setData(joinSeries(chart));
       } else {
-        legend(chart);
+        legend.make(chart);
         build(chart);
       }
     }

@@ -16,8 +16,8 @@ from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.source_lines import find_line
 from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.model_copy import is_training_forward
-from headway.torch_adapters.nonfinite_scan import batch_tensors
 from headway.torch_adapters.op_schema import TASK_LOSSES
+from headway.torch_adapters.tensor_values import batch_tensors
 
 # Columns of a table that give the class away: each class has values of its own there.
 

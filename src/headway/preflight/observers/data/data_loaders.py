@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.source_lines import find_taking_line
 from headway.preflight.worker_seeds import SeedRecordingCollate, SeedRecordingInit, read_notes
-from headway.torch_adapters import nonfinite_scan
+from headway.torch_adapters import tensor_values
 from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.frames import is_installed_file, is_internal_file
 from headway.torch_adapters.patching import call_after
@@ -196,8 +196,8 @@ class BatchSizes(Observer):
         self._loader = loader
         taken = self._of(loader)
         if taken is not None:
-            taken.drawn = nonfinite_scan.batch_size(batch)
-            tensors = nonfinite_scan.batch_tensors(batch)
+            taken.drawn = tensor_values.batch_size(batch)
+            tensors = tensor_values.batch_tensors(batch)
             taken.sample_axes = frozenset(size for item in tensors for size in item.shape[1:])
 
     def _of(self, loader: Any) -> LoaderBatches | None:

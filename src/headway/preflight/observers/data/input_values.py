@@ -20,12 +20,12 @@ from headway.preflight.source_lines import (
     find_converting_line,
     find_scaling_line,
 )
-from headway.torch_adapters import nonfinite_scan
+from headway.torch_adapters import tensor_values
 from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.model_copy import is_training_forward
 from headway.torch_adapters.nested_state import find_tensors
-from headway.torch_adapters.nonfinite_scan import BadTensor, batch_size, scan_batch
 from headway.torch_adapters.op_schema import BINARY_LOSSES, REGRESSION_LOSSES
+from headway.torch_adapters.tensor_values import BadTensor, batch_size, scan_batch
 
 # The numbers that reach the first weights.
 
@@ -176,7 +176,7 @@ class InputValues(Observer):
 
     def batch_drawn(self, loader: Any, batch: Any) -> None:
         self._making = find_batch_functions(loader)
-        if nonfinite_scan.batch_size(batch) == 0:
+        if tensor_values.batch_size(batch) == 0:
             self._report_empty("the loader returned", ())
 
     def _report_empty(self, what: str, shape: tuple[int, ...]) -> None:

@@ -25,7 +25,7 @@ from headway.preflight.observers.data.label_fit import (
     SampleFit,
     measure_fit,
 )
-from headway.torch_adapters import nonfinite_scan
+from headway.torch_adapters import tensor_values
 from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.loss_graph import find_terms
 from headway.torch_adapters.op_schema import BINARY_LOSSES, REGRESSION_LOSSES, TASK_LOSSES
@@ -104,7 +104,7 @@ class Labels(Observer):
 
     def batch_drawn(self, loader: Any, batch: Any) -> None:
         self._grid = None
-        self._rows = nonfinite_scan.batch_size(batch)
+        self._rows = tensor_values.batch_size(batch)
         self._addresses = set()
         items = batch.values() if isinstance(batch, dict) else batch
         if not isinstance(items, Tensor) and hasattr(items, "__iter__"):

@@ -24,7 +24,7 @@ from headway.preflight.source_lines import (
     find_layer_line,
     find_truncating_line,
 )
-from headway.torch_adapters.autograd_graph import walk_graph
+from headway.torch_adapters.autograd_graph import next_nodes, walk_graph
 from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.loss_graph import add_note, formula_nodes, read_note, take_note
 from headway.torch_adapters.nested_state import find_tensors
@@ -251,10 +251,8 @@ def _tied(prediction: Tensor) -> bool:
             return False
         leaves = [
             variable
-            for following, _ in node.next_functions
-            for further in (
-                (following, *(f for f, _ in following.next_functions)) if following else ()
-            )
+            for following in next_nodes(node)
+            for further in (following, *next_nodes(following))
             if isinstance(variable := getattr(further, "variable", None), Tensor)
         ]
         if leaves:

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer
 from headway.torch_adapters.compat import BatchNorm
@@ -173,21 +174,47 @@ class SiblingLayers(Observer):
     """Compares weights whose names differ by a number alone, before the first step."""
 
     def start(self) -> None:
-        self._looked = self._loaded = False
+        self._looked = False
+        self._loaded: Any = None
+        """The line of the first state that a module loaded."""
 
     def state_loaded(self, owner: Any, state: Any, result: Any) -> None:
-        self._loaded |= isinstance(owner, nn.Module)
+        if isinstance(owner, nn.Module) and not self._looked:
+            self._loaded = self._loaded or self.script.place() or True
 
     @torch.no_grad()
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
         if self._looked or not self.script.models:
             return
         self._looked = True
-        # A state that was loaded may hold copies on purpose: a model grown from a smaller one.
-        if self.script.step > 0 or self._loaded:
+        if self.script.step > 0:
             return
-        for model in self.script.models:
+        # A state that was loaded may hold copies on purpose: a model grown from a smaller one.
+        for model in self.script.models if not self._loaded else ():
             self._compare(model)
+        self._compare_models()
+
+    def _compare_models(self) -> None:
+        """Models of one optimizer that begin equal and get equal gradients: twin critics."""
+        alike: dict[Any, list[nn.Module]] = {}
+        for model in self.script.models:
+            trained = [p for p in model.parameters() if p.requires_grad]
+            holder = next((o for o in self.script.optimizers if _holds(o, trained)), None)
+            if holder is not None and any(p.dim() > 1 for p in trained):
+                key = (type(model), id(holder), tuple(p.shape for p in trained))
+                alike.setdefault(key, []).append(model)
+        for models in alike.values():
+            rows = list(zip(*(_matrices(model) for model in models), strict=True))
+            if len(models) < 2 or not all(_stay_equal(row) for row in rows):
+                continue
+            names = [
+                self.script.name_of(p) or "a weight" for p in (_matrices(m)[0] for m in models)
+            ]
+            facts = {"weights": [], "copies": names, "equal_gradients": True}
+            place = self._loaded or self.script.origins.of_module(models[-1])
+            self.evidence.record(
+                WEIGHTS_TOPIC, facts if not isinstance(place, dict) else {**facts, "place": place}
+            )
 
     def _compare(self, model: nn.Module) -> None:
         groups: dict[Any, list[tuple[str, Tensor]]] = {}
@@ -225,6 +252,25 @@ class SiblingLayers(Observer):
             if when:
                 return place
         return self.script.origins.of_module(owner)
+
+
+def _matrices(model: nn.Module) -> list[Tensor]:
+    return [p for p in model.parameters() if p.requires_grad and p.dim() > 1]
+
+
+def _holds(optimizer: Optimizer, parameters: Sequence[Tensor]) -> bool:
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return bool(parameters) and all(id(p) in held for p in parameters)
+
+
+def _stay_equal(row: Sequence[Tensor]) -> bool:
+    """Whether these weights are equal, and their gradients too, which are not 0."""
+    first = row[0]
+    if any(other is first or not torch.equal(first, other) for other in row[1:]):
+        return False
+    if first.grad is None or not bool(first.grad.any()):
+        return False
+    return all(other.grad is not None and torch.equal(first.grad, other.grad) for other in row[1:])
 
 
 def _are_copies(some: Sequence[tuple[str, Tensor]]) -> bool:

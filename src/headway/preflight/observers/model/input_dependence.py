@@ -26,7 +26,7 @@ from headway.torch_adapters.model_copy import (
     copy_inputs,
     is_training_forward,
 )
-from headway.torch_adapters.nonfinite_scan import batch_tensors as tensors_of
+from headway.torch_adapters.tensor_values import batch_tensors as tensors_of
 
 MIXING_AT = (0, 1, 2)
 """Steps at which samples are exchanged one by one; two that tell suffice."""

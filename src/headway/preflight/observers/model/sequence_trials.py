@@ -107,6 +107,13 @@ def draws_random_numbers(ops: Sequence[TracedOp]) -> bool:
     return False
 
 
+def find_steps(forward: ModuleForward) -> Tensor | None:
+    """The only input of numbers with three axes: a sequence of vectors."""
+    found = [t for t in forward.inputs if t.ndim == 3 and t.is_floating_point()]
+    small = len(found) == 1 and min(found[0].shape[:2]) > 1 and found[0].numel() <= MOST_ELEMENTS
+    return found[0].detach() if small else None
+
+
 # Positions.
 
 _TABLE = re.compile(r"(^|[._])(pos|pe|wpe|posemb|pos\w*emb\w*|position\w*)([._]|$)", re.I)
@@ -126,7 +133,10 @@ class PositionTable(NamedTuple):
     @classmethod
     def of(cls, model: nn.Module) -> PositionTable | None:
         """The first one; None if the model has none, or one that is the same for all positions."""
-        widths = {part.embedding_dim for part in model.modules() if isinstance(part, nn.Embedding)}
+        parts = list(model.modules())
+        widths = {part.embedding_dim for part in parts if isinstance(part, nn.Embedding)}
+        if any(isinstance(part, nn.MultiheadAttention) for part in parts):
+            widths |= {part.out_features for part in parts if isinstance(part, nn.Linear)}
         modules = dict(model.named_modules())
         found = None
         for name, table in (*model.named_parameters(), *model.named_buffers()):
@@ -149,10 +159,13 @@ class PositionTrials(SequenceTrial):
 
     topic = "position-dependence"
     first_steps = 2
+    tokens_alone = False
 
     def ask(self, forward: ModuleForward) -> dict[str, Any] | None:
         table = PositionTable.of(forward.module)
-        tokens = next(find_tokens(forward), None)
+        tokens = next(find_tokens(forward), None) if table is not None else None
+        if table is not None and tokens is None:
+            tokens = find_steps(forward)
         if table is None or tokens is None:
             return None
         copy = self.copy_of(forward.module)
@@ -171,7 +184,7 @@ class PositionTrials(SequenceTrial):
             return copy.run(changed[0], changed[1]).outputs
 
         facts = _by_repeated_token(base.outputs, tokens, run_with)
-        if facts is None:
+        if facts is None and tokens.ndim == 2:
             facts = _by_reversed_order(base.outputs, tokens, run_with)
         if facts is None:
             return None
@@ -182,10 +195,11 @@ class PositionTrials(SequenceTrial):
 def _by_repeated_token(outputs: Sequence[Tensor], tokens: Tensor, run_with: Any) -> Any:
     """One token at all positions: only the position table can make the outputs differ."""
     for at, output in enumerate(outputs):
-        if output.ndim < 3 or output.shape[:2] != tokens.shape:
+        if output.ndim < 3 or output.shape[:2] != tokens.shape[:2]:
             continue
         other = tokens.clone()
-        other[0, 0] = tokens[-1, -1] if tokens[-1, -1] != tokens[0, 0] else tokens[0, 1]
+        last = tokens[-1, -1]
+        other[0, 0] = tokens[0, 1] if torch.equal(last, tokens[0, 0]) else last
         change = (run_with(other)[at].double() - output.double()).abs().flatten(2).amax(-1)
         limit = ROUNDING_NOISE * float(change.max())
         along = [float(change[1:, 0].max()) > limit, float(change[0, 1:].max()) > limit]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer, lr_scheduler
 
 from headway.preflight.observer import Observer
+from headway.preflight.observers.optimizer.schedule_resumes import LoadedFile
 from headway.preflight.observers.optimizer.schedules import SETS_RATE
 from headway.preflight.script_context import observe_method
 from headway.preflight.source_lines import find_line
@@ -56,15 +57,15 @@ class Resumes(Observer):
             self._saved[os.path.abspath(file)] = (self._latest, self._latest["steps"])
 
     def _file_loaded(self, result: Any, file: Any = None, *args: Any, **kwargs: Any) -> None:
-        states = list(_optimizer_states(result))
+        found = LoadedFile.of(result)
         writer, steps = self._written_by(file)
         ended = writer is None or writer["steps"] == steps
         self._files.append(
             {
                 "file": os.path.basename(str(file)) if isinstance(file, (str, os.PathLike)) else "",
-                "states": states,
+                "states": found.optimizers,
                 "written_by": writer,
-                "tensors": {id(item) for item in _tensors(result)},
+                "tensors": found.tensors,
                 "used": False,
                 "model_used": False,
                 "a_model": ended and _weights_alone(result),
@@ -336,20 +337,6 @@ def _saved_rate(state: Mapping[str, Any]) -> float | None:
     return None
 
 
-def _optimizer_states(loaded: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
-    """The optimizer states inside what was loaded from a file."""
-    if not isinstance(loaded, Mapping) or depth > 2:
-        if isinstance(loaded, (list, tuple)) and depth <= 2:
-            for item in loaded:
-                yield from _optimizer_states(item, depth + 1)
-        return
-    if "param_groups" in loaded and "state" in loaded:
-        yield loaded
-        return
-    for value in loaded.values():
-        yield from _optimizer_states(value, depth + 1)
-
-
 def _weights_alone(loaded: Any) -> bool:
     """Weights of a training that has ended, and nothing else: a model to begin with."""
     return isinstance(loaded, Mapping) and all(isinstance(v, Tensor) for v in loaded.values())
@@ -379,17 +366,6 @@ def _keeps_moments(optimizer: Optimizer) -> bool:
         ):
             return True
     return False
-
-
-def _tensors(loaded: Any, depth: int = 0) -> Iterator[Tensor]:
-    if isinstance(loaded, Tensor):
-        yield loaded
-    elif isinstance(loaded, Mapping) and depth < 4:
-        for value in loaded.values():
-            yield from _tensors(value, depth + 1)
-    elif isinstance(loaded, (list, tuple)) and depth < 4 and len(loaded) < 1000:
-        for value in loaded:
-            yield from _tensors(value, depth + 1)
 
 
 @torch.no_grad()

@@ -43,6 +43,16 @@ class LoadedFile:
     continued: bool = False
     """Whether a model has loaded some of them."""
 
+    @classmethod
+    def of(cls, loaded: Any) -> LoadedFile:
+        """What `torch.load` has returned."""
+        tables = list(_tables(loaded))
+        return cls(
+            [table for table in tables if {"param_groups", "state"} <= table.keys()],
+            [table for table in tables if {"last_epoch", "base_lrs"} <= table.keys()],
+            {id(v) for table in tables for v in table.values() if isinstance(v, Tensor)},
+        )
+
 
 class ScheduleResumes(Observer):
     """Counts how often a schedule is advanced between a resume and the next update."""
@@ -62,12 +72,8 @@ class ScheduleResumes(Observer):
         observe_method(self.script, kind, "load_state_dict", after=self._schedule_loaded)
 
     def _file_loaded(self, result: Any, *_: Any, **__: Any) -> None:
-        tables = list(_tables(result))
-        optimizers = [table for table in tables if {"param_groups", "state"} <= table.keys()]
-        schedules = [table for table in tables if {"last_epoch", "base_lrs"} <= table.keys()]
-        if optimizers or schedules:
-            inside = {id(v) for table in tables for v in table.values() if isinstance(v, Tensor)}
-            file = LoadedFile(optimizers, schedules, inside)
+        file = LoadedFile.of(result)
+        if file.optimizers or file.schedules:
             self._files = [*self._files[1 - MOST_FILES :], file]
 
     def state_loaded(self, owner: Any, state: Any, result: Any) -> None:
