@@ -92,8 +92,7 @@ class ScriptLauncher(patching.TorchListener):
             self._make_plain_recorder, self._give_up, every=sampling_plan is not None
         )
         """Checks backward passes while there is no optimizer."""
-        self.unwatched = False
-        """Whether no guard could be created."""
+        self.unwatched = False  # whether no guard could be created
         self.on_guard: list[Callable[[ScriptGuard], None]] = []
         """Called with every guard that is created."""
         self.on_recorder: list[Callable[[Recorder], None]] = []
@@ -115,10 +114,8 @@ class ScriptLauncher(patching.TorchListener):
         self._search = TrainingSearch(trained)
         self.tracer = StepTracer(shared=True)
         """Traces steps as they run; every guard of this launch uses it."""
-        self._scaled: list[ScaledLoss] = []
-        """Scaled losses whose backward pass has not begun yet."""
-        self._new_optimizer = True
-        """Whether to look for optimizers: at the first backward pass, and if one was created."""
+        self._scaled: list[ScaledLoss] = []  # whose backward pass has not begun yet
+        self._new_optimizer = True  # look for optimizers: at first, and if one was created
         self._kept: list[Optimizer] = []  # keeps them alive, so that no `id` is reused
         self._script: dict[str, Any] | None = None
         self._ignored: Any = None  # the handler of Ctrl-C while it is ignored
@@ -127,7 +124,7 @@ class ScriptLauncher(patching.TorchListener):
         self._early = EarlyBatches()
         self._stack = ExitStack()
         self.children_before = children_seconds()
-        self._pid = os.getpid()
+        self._pid = os.getpid()  # in a forked child nothing is guarded or recorded
 
     def __enter__(self) -> ScriptLauncher:
         for hook in (
@@ -220,13 +217,8 @@ class ScriptLauncher(patching.TorchListener):
 
     # Called by the torch patches.
 
-    @property
-    def _in_child(self) -> bool:
-        """Whether this is a forked child, where nothing is guarded or recorded."""
-        return os.getpid() != self._pid
-
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
-        if self._in_child:
+        if os.getpid() != self._pid:
             return
         self._stop_without_step()
         self.backwards += 1
@@ -248,7 +240,7 @@ class ScriptLauncher(patching.TorchListener):
     @property
     def _checks_passes(self) -> bool:
         """Whether no guard sees the backward passes."""
-        return self.guard is None and not (self._in_child or self.unwatched or self.steps)
+        return self.guard is None and not (os.getpid() != self._pid or self.unwatched or self.steps)
 
     def skips_update(self, gradients: Sequence[Tensor]) -> bool:
         """Whether an optimizer that is no torch optimizer must not apply these gradients.
@@ -320,13 +312,11 @@ class ScriptLauncher(patching.TorchListener):
         for item in known:
             if item is optimizer:
                 return
-        if self._in_child:
-            return
-        if not count_running_steps(known):
+        if os.getpid() == self._pid and not count_running_steps(known):
             self._make_guard((), optimizer)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self.replaying or self._in_child:
+        if self.replaying or os.getpid() != self._pid:
             return
         if id(optimizer) not in self.steps:
             self._kept.append(optimizer)
