@@ -104,6 +104,7 @@ def test_sarif_of_a_healthy_run(tmp_path):
         (Where(), ""),
         (Where(file="a.py", line=3, function="f", op="div"), "a.py:3 in f, op div"),
         (Where(module="fc", sample=0, rank=2), "fc, sample 0, rank 2"),
+        (Where(module="0"), "module 0"),
     ],
 )
 def test_where(where, words):
