@@ -107,14 +107,14 @@ def write_files(folder: Path) -> dict[str, list[str]]:
     """Traps as single pickles, the same trap in other files and folders, and ordinary files."""
     root = Path(__file__).resolve().parents[2]
     sys.path[:0] = [str(root / "tests"), str(root / "src"), str(root / "benchmarks")]
-    from support import hostile_files, pickle_traps
+    from support import blind_traps, hostile_files, pickle_traps
 
     from peer_tools import files
 
     names: dict[str, list[str]] = {"pickles": [], "files": [], "ordinary": []}
     for kind in names:
         (folder / kind).mkdir()
-    for number, (_, data) in enumerate(pickle_traps.pickles()):
+    for number, (_, data) in enumerate([*pickle_traps.pickles(), *blind_traps.pickles()]):
         names["pickles"].append(f"{number:03}.pkl")
         (folder / "pickles" / names["pickles"][-1]).write_bytes(data)
     names["files"] = [path.name for _, path in pickle_traps.files(folder / "files")]
