@@ -185,7 +185,7 @@ def test_a_hostile_run_is_text(tmp_path: Path) -> None:
     assert sum(tag == "script" for tag, _ in page.tags) == 1 + len(SCRIPTS)
     assert not any(name.startswith("on") for _, attrs in page.tags for name in attrs)
     hrefs = [attrs["href"] for _, attrs in page.tags if "href" in attrs]
-    assert hrefs == ["#timeline"]
+    assert hrefs == ["#timeline", "#incident-0"]  # both within the page
     assert NASTY[0] in page.text
     for text in (page.text, json.dumps(data, ensure_ascii=False)):
         assert not re.search("[\x00-\x08\x1b\u202a-\u202e\u2066-\u2069\u2028]", text)
