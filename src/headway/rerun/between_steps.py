@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -25,8 +25,8 @@ from headway.rerun.bad_step import MissedStep, RerunResults
 from headway.rerun.child_origin import find_in_child, try_in_child
 from headway.rerun.protocol import RerunHost, trained_parameters
 from headway.rerun.step_tracer import StepOrigins
-from headway.rerun.strategies.lifted_body import LiftedBody
-from headway.rerun.strategies.loop_source import find_rest
+from headway.rerun.strategies.lifted_body import LiftedBody, read_variables
+from headway.rerun.strategies.loop_source import RestOfFrame, find_rest
 from headway.torch_adapters.nonfinite_scan import count_nonfinite
 from headway.torch_adapters.optimizer_adapter import own_step_hooks
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 BadWeights = Mapping[str, tuple[int, int]]
 """NaN and infinite elements of each weight that has some."""
+_Rest = list[Callable[[], None]]
+"""Code that runs after a step, in parts."""
 
 
 class BetweenSteps:
@@ -91,15 +93,6 @@ def explain_bad_weights(
     if not bad or not own or host.agreement.count > 1:
         return None, ()
     begin = None if iteration is None else iteration.begin
-    rest: list[Callable[[], None]] = [
-        partial(hook, item, (), {}) for item in host.optimizers for hook in own_step_hooks(item)
-    ]
-    try:
-        for inside, node in find_rest(frame):
-            body = LiftedBody(inside, node, {} if begin is None else begin.values)
-            rest.append(partial(body, (None,)))
-    except (SyntaxError, ValueError):  # legal in its place, not in a function
-        return None, ()
 
     @contextmanager
     def good_weights() -> Iterator[bool]:
@@ -112,17 +105,52 @@ def explain_bad_weights(
                 _take_back(trace)
             yield not find_bad_weights(host)
 
-    def find() -> Origin | None:
+    def find(rest: _Rest) -> Origin | None:
         with good_weights() as good:
             return _trace(host, rest, bad) if good else None
 
-    def is_cured() -> bool:
+    def is_cured(rest: _Rest) -> bool:
         with good_weights() as good:
             _run(rest)
             return good and not find_bad_weights(host)
 
-    made = find_in_child(find) if rest else None
-    return made, try_in_child(made, is_cured)
+    for rest in _possible_rests(host, frame, {} if begin is None else begin.values):
+        made = find_in_child(partial(find, rest))
+        if made is not None:
+            return made, try_in_child(made, partial(is_cured, rest))
+    return None, ()
+
+
+def _possible_rests(
+    host: RerunHost, frame: FrameType | None, known: Mapping[str, Any]
+) -> Iterator[_Rest]:
+    """What may have run between the last step and this one. `known`: variables as they were.
+
+    The rest of the loop's body, as it is now and with the counters of the iteration before; and
+    what follows the loop, if it is called again and again.
+    """
+    hooks: _Rest = [
+        partial(hook, item, (), {}) for item in host.optimizers for hook in own_step_hooks(item)
+    ]
+    rest = find_rest(frame)
+    after = find_rest(frame, after_loop=True)
+    for parts, back in ((rest, False), (rest, True), (after, False)):
+        bodies = list(hooks)
+        changes = [_count_back(part) if back else {} for part in parts]
+        if (back and not any(changes)) or (parts is after and not after):
+            continue
+        with suppress(SyntaxError, ValueError):  # legal in its place, not in a function
+            for part, changed in zip(parts, changes, strict=True):
+                body = LiftedBody(part.frame, part.node, {**known, **changed})
+                bodies.append(partial(body, (None,)))
+            if bodies:
+                yield bodies
+
+
+def _count_back(part: RestOfFrame) -> dict[str, Any]:
+    """The counters of a loop in its iteration before."""
+    values = read_variables(part.frame, part.counters)
+    return {name: value - 1 for name, value in values.items() if type(value) is int}
 
 
 def _elements(bad: BadWeights) -> dict[str, int]:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -219,9 +220,10 @@ class RerunController:
         self._protected.spare(TRACING, self.tracer.step_over, self._host)
         if missed is not None:
             pending = self._pending is not None
-            self._protected.spare(TRACING, self.unexplained.use_trace, missed, pending)
+            self._protected.spare(TRACING, self.unexplained.use_trace, missed, pending, frame)
             return
-        self._protected.spare(TRACING, self.tracer.record_unused, self._host)
+        attempt = partial(self.unused_batches.attempt, self._host, frame)
+        self._protected.spare(TRACING, self.tracer.record_unused, self._host, attempt)
         if not self.tracer.running:
             self._protected(self.unexplained.report)
 
@@ -395,9 +397,12 @@ class RerunController:
 
     def _disprove(self, sandbox: RerunSandbox, strategy: Rerun, bad: BadStep) -> str:
         """Why the step that was re-run is not the one that failed; empty: it is."""
-        first = StepPass("again", [kept.batch for kept in bad.batches])
-        deque(sandbox.run_pass(first, strategy), maxlen=0)
-        return strategy.proof(first.outcome)
+        while True:
+            first = StepPass("again", [kept.batch for kept in bad.batches])
+            deque(sandbox.run_pass(first, strategy), maxlen=0)
+            why = strategy.proof(first.outcome)
+            if not why or not strategy.correct_start():
+                return why
 
     @contextmanager
     def _enter_sandbox(self, bad: BadStep) -> Iterator[RerunSandbox]:

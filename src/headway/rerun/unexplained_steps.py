@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import FrameType
+
 from headway.policy import Policy
 from headway.rerun.bad_step import MissedStep, RerunResults
 from headway.rerun.protocol import RerunHost
@@ -19,9 +21,10 @@ class UnexplainedSteps:
         self.first: MissedStep | None = None
         """The first one that no trace has explained yet."""
 
-    def use_trace(self, missed: MissedStep, pending: bool) -> None:
-        """A step was bad; `pending`: it is run again first, if it can be. Every rank calls this."""
-        traced = self.tracer.collect(self._host, missed.step)
+    def use_trace(self, missed: MissedStep, pending: bool, frame: FrameType | None) -> None:
+        """A step was bad; `pending`: it is run again first, if it can be. Every rank calls this,
+        from this frame."""
+        traced = self.tracer.collect(self._host, missed.step, None if pending else frame)
         if pending:
             if traced is not None:
                 self._results.traced[missed.step] = traced
