@@ -76,3 +76,32 @@ def test_code_that_runs_after_one_step_only() -> None:
     found = find(projecting, "HD301")
     assert found.where.line == projecting.__code__.co_firstlineno + 11
     assert any(item.cured and item.edits for item in found.remedies)
+
+
+def shares(items: list[Tensor]) -> Tensor:
+    x = torch.stack(items)
+    return x / x.sum(dim=1, keepdim=True)
+
+
+def in_a_comprehension() -> None:
+    torch.manual_seed(0)
+    rows = torch.rand(40, 4)
+    rows[21] = 0.0
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+    def step(x: Tensor) -> Tensor:
+        loss = net(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    loader = DataLoader(list(rows), batch_size=8, collate_fn=shares)  # type: ignore[arg-type]
+    [step(x) for _ in range(2) for x in loader]
+
+
+def test_data_of_a_collate_function_where_only_a_part_of_the_loop_can_run_again() -> None:
+    found = find(in_a_comprehension, "HD501")
+    assert found.where.line == shares.__code__.co_firstlineno + 2
+    assert any(item.cured and item.edits for item in found.remedies)

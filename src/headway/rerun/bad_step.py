@@ -251,7 +251,7 @@ class RerunResults:
         self, bad: BadStep, origin: Origin | None
     ) -> tuple[Origin | None, Sequence[Trial]]:
         """The line of the data set that made a bad batch, and its remedy as it was tried."""
-        if origin is None or not is_bad_input(origin):
+        if origin is None or not (is_bad_input(origin) or origin.kind == "poisoned-batch"):
             return None, ()
         if origin.batch < len(bad.batches):
             kept: RecordedBatch | None = bad.batches[origin.batch]
