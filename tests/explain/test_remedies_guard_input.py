@@ -235,6 +235,14 @@ CASES = [
         before='s = x.masked_fill(batch > 0, float("inf")); m = (batch <= 0).float()',
         inputs=operands(torch.zeros(2), torch.full((2,), INF)),
     ),
+    Case(
+        "singular", "loss = torch.logdet(x.reshape(2, 2))", [1.0, 2.0, 2.0, 4.0],
+        [2.0, 1.0, 1.0, 3.0], "log-of-zero", "linalg_slogdet",
+    ),
+    Case(
+        "singular, by a method", "loss = x.reshape(2, 2).logdet()", [1.0, 2.0, 2.0, 4.0],
+        [2.0, 1.0, 1.0, 3.0], "log-of-zero", "linalg_slogdet",
+    ),
     Case("mean", "loss = x[x > 9].mean()", [0.0, 1.0], [10.0, 11.0], "mean-of-nothing", "mean"),
     Case(
         "loss of nothing", "loss = F.mse_loss(x[x > 9], other[x > 9])", [0.0, 1.0], [10.0, 11.0],

@@ -49,6 +49,18 @@ def from_a_loader(net: nn.Linear, optimizer: Any, seen: list[Any]) -> None:
         project(net, 0.0 if number >= BAD else 1.0)
 
 
+def after_an_epoch(net: nn.Linear, optimizer: Any, seen: list[Any]) -> None:
+    def train_epoch(epoch: int) -> None:
+        for (x,) in DataLoader(TensorDataset(torch.rand(12, 3)), 4):
+            train_step(net, optimizer, x)
+            seen.append(epoch)
+        if epoch > 0:
+            project(net, 0.0)
+
+    for epoch in range(3):
+        train_epoch(epoch)
+
+
 class Average:
     """Counts in a tensor."""
 
@@ -97,7 +109,10 @@ def run(loop: Loop, **options: Any) -> tuple[Guard, dict[str, Any]]:
     return guard, {**state_of(net, optimizer), "seen": repr(seen), "drawn": torch.rand(1).item()}
 
 
-@pytest.mark.parametrize("loop", [counted, from_a_loader, asynchronous])
+LOOPS = [counted, from_a_loader, after_an_epoch, asynchronous]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
 def test_the_line_is_named_and_the_training_goes_on_as_without(loop: Loop) -> None:
     guard, found = run(loop)
     made = next(

@@ -9,6 +9,7 @@ import inspect
 import itertools
 import random
 import weakref
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -360,6 +361,43 @@ def in_a_try(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
         seen.append((step, loss.item()))
 
 
+class Learner:
+    """Counts its steps itself, after each of them."""
+
+    def __init__(self, net: nn.Module, optimizer: Any, rows: Tensor) -> None:
+        self.net, self.optimizer, self.rows, self.done = net, optimizer, rows, 0
+
+    def step(self) -> float:
+        loss = loss_of(self.net, self.rows[self.done * 4 : self.done * 4 + 4])
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.done += 1
+        return loss.item()
+
+
+def counting_in_an_object(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
+    rows = torch.rand(4 * STEPS, 3) + 0.5
+    if bad >= 0:
+        rows[4 * bad + 2, 1] = 0.0
+    learner = Learner(net, optimizer, rows)
+    while learner.done < STEPS:
+        seen.append(learner.step())
+
+
+def emptying_a_queue(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
+    rows = torch.rand(2 * STEPS, 4, 3) + 0.5
+    if bad >= 0:
+        rows[2 * bad, 2, 1] = 0.0
+    waiting = deque(range(2 * STEPS))
+    while waiting:
+        optimizer.zero_grad()
+        for _ in range(2):
+            loss_of(net, rows[waiting.popleft()]).backward()
+        optimizer.step()
+        seen.append(len(waiting))
+
+
 LOOPS = [
     inline,
     in_a_try,
@@ -367,6 +405,8 @@ LOOPS = [
     asked,
     counting_first,
     counting_last,
+    counting_in_an_object,
+    emptying_a_queue,
     epochs,
     fed,
     drawn_ahead,

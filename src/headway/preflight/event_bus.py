@@ -7,11 +7,11 @@ A torch-function mode sees calls of torch functions; global hooks see modules an
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,12 @@ from torch.overrides import TorchFunctionMode
 from headway.guard.fail_safe import FailSafe
 from headway.guard.script.launcher import ScriptLauncher
 from headway.output.notices import logger
+from headway.preflight.call_listeners import (
+    CallListeners,
+    Handlers,
+    ListenersByFunction,
+    find_handlers,
+)
 from headway.preflight.observer import Evidence, Observer, TorchCall
 from headway.preflight.script_context import ScriptContext
 from headway.rerun.step_tracer import StepTracer
@@ -42,47 +48,6 @@ from headway.torch_adapters.patching import call_after
 
 if TYPE_CHECKING:
     from headway.explain.lasting_trace import LastingTrace
-
-Handlers = tuple[tuple[Observer, Callable[..., None]], ...]
-"""Observers, and their methods for an event."""
-
-
-def _find_handlers(observers: Sequence[Observer], what: str) -> Handlers:
-    """Those of the observers that have a method of their own for this event."""
-    return tuple(
-        (item, getattr(item, what))
-        for item in observers
-        if getattr(type(item), what) is not getattr(Observer, what)
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class CallListeners:
-    """The observers of a function or a module, before and after it runs."""
-
-    begins: Handlers
-    ended: Handlers
-
-
-class _ListenersByFunction(dict[Callable[..., Any], CallListeners | None]):
-    """The observers of each function that was called; None for a function without any."""
-
-    def __init__(
-        self, own: Mapping[Callable[..., Any], list[Observer]], unfiltered: Sequence[Observer]
-    ) -> None:
-        super().__init__()
-        self._own = own
-        self._unfiltered = unfiltered
-
-    def __missing__(self, function: Callable[..., Any]) -> CallListeners | None:
-        heard = [*self._own.get(function, ()), *self._unfiltered]
-        found = None
-        if heard:
-            found = CallListeners(
-                _find_handlers(heard, "function_begins"), _find_handlers(heard, "function_ended")
-            )
-        self[function] = found
-        return found
 
 
 class EventBus(patching.TorchListener):
@@ -97,8 +62,8 @@ class EventBus(patching.TorchListener):
         """Observers that were removed, each with its error."""
         self._launch = launch
         self._observers: list[Observer] = []
-        self.by_function = _ListenersByFunction({}, ())
-        self._tables: dict[tuple[Observer, ...], _ListenersByFunction] = {}
+        self.by_function = ListenersByFunction({}, ())
+        self._tables: dict[tuple[Observer, ...], ListenersByFunction] = {}
         self._by_event: dict[str, Handlers] = {}
         self._mode = _FunctionMode(self)
         self._aside = OwnWork(self._mode, launch.tracer)
@@ -252,7 +217,7 @@ class EventBus(patching.TorchListener):
         self._resume()
         handlers = self._by_event.get(what)
         if handlers is None:
-            handlers = self._by_event[what] = _find_handlers(self._observers, what)
+            handlers = self._by_event[what] = find_handlers(self._observers, what)
         with self._aside:
             self._notify(handlers, *about)
         self._update_unfiltered()
@@ -260,9 +225,11 @@ class EventBus(patching.TorchListener):
     def _update_unfiltered(self) -> None:
         """Update the observers of all functions; they change between events of a step."""
         unfiltered = tuple([item for item in self._observers if item.every_function])
+        if self.script.step >= self._next_rest:
+            self._find_own()
         table = self._tables.get(unfiltered)
         if table is None:
-            table = self._tables[unfiltered] = _ListenersByFunction(self._own, unfiltered)
+            table = self._tables[unfiltered] = ListenersByFunction(self._own, unfiltered)
         self.by_function = table
 
     def _notify(self, handlers: Handlers, *about: Any) -> None:
@@ -301,19 +268,28 @@ class EventBus(patching.TorchListener):
             self.busy = False
 
     def _sort(self) -> None:
-        self._by_event, self._tables = {}, {}
-        self._own: dict[Callable[..., Any], list[Observer]] = {}
-        for observer in self._observers:
-            for function in observer.functions:
-                self._own.setdefault(function, []).append(observer)
+        self._by_event = {}
+        self._find_own()
         self._update_unfiltered()
         inner = [item for item in self._observers if item.every_module]
         self._root_module, self._every_module = (
-            CallListeners(
-                _find_handlers(some, "module_begins"), _find_handlers(some, "module_ended")
-            )
+            CallListeners(find_handlers(some, "module_begins"), find_handlers(some, "module_ended"))
             for some in (self._observers, inner)
         )
+
+    def _find_own(self) -> None:
+        """Find the observers of each function, without those that have seen enough steps."""
+        self._tables = {}
+        self._own: dict[Callable[..., Any], list[Observer]] = {}
+        self._next_rest = math.inf
+        step = self.script.step
+        for observer in self._observers:
+            last = math.inf if observer.calls_before is None else observer.calls_before
+            if step >= last:
+                continue
+            self._next_rest = min(self._next_rest, last)
+            for function in observer.functions:
+                self._own.setdefault(function, []).append(observer)
 
 
 _FORK_COUNT = [0]

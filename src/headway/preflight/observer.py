@@ -112,6 +112,8 @@ class Observer:
 
     functions: ClassVar[Iterable[Callable[..., Any]]] = ()
     """The torch functions whose calls it receives."""
+    calls_before: ClassVar[int | None] = None
+    """It receives calls of functions only before this step; None: in every step."""
     every_function: bool = False
     """Whether it currently receives the calls of all functions; for the first few steps only."""
     now_and_then: ClassVar[bool] = False

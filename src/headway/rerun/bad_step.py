@@ -251,14 +251,29 @@ class RerunResults:
         self, bad: BadStep, origin: Origin | None
     ) -> tuple[Origin | None, Sequence[Trial]]:
         """The line of the data set that made a bad batch, and its remedy as it was tried."""
-        if origin is None or not is_bad_input(origin) or origin.batch >= len(bad.batches):
+        if origin is None or not (is_bad_input(origin) or origin.kind == "poisoned-batch"):
+            return None, ()
+        if origin.batch < len(bad.batches):
+            kept: RecordedBatch | None = bad.batches[origin.batch]
+        else:  # a part of the loop was run again, with what its variables held
+            kept = self._host.latest if bad.step == self._host.step else None
+        return self._explain_batch(kept)
+
+    def _explain_batch(self, kept: RecordedBatch | None) -> tuple[Origin | None, Sequence[Trial]]:
+        if kept is None or kept.lost:
             return None, ()
         child_origin = importlib.import_module("headway.rerun.child_origin")
         began = time.perf_counter()
         made: tuple[Origin | None, Sequence[Trial]]
-        made = child_origin.explain_bad_batch(bad.batches[origin.batch])
+        made = child_origin.explain_bad_batch(kept)
         self._host.exclude_time(time.perf_counter() - began)
         return made
+
+    def _try_on_data(self, step: int, origin: Origin) -> tuple[Trial, ...]:
+        """The remedy for the line that made the latest batch bad, as it was tried."""
+        if origin.through != "batch" or step != self._host.step:
+            return ()
+        return tuple(self._explain_batch(self._host.latest)[1])
 
     def report_traced(self, missed: MissedStep, traced: StepOrigins, seen_at: int) -> None:
         """Explain a bad step that was not run again; `seen_at`: the step that was traced."""
@@ -276,6 +291,7 @@ class RerunResults:
         if is_bad_input(first) and next(scan_batch(traced.inputs), None) is not None:
             origins = (replace(first, kind="poisoned-batch"), *origins[1:])
             self._host.inspect_batches(missed.step, [RecordedBatch(traced.inputs)])
+        trials = tuple(traced.trials) or self._try_on_data(missed.step, first)
         later = (f"seen at step {seen_at}, which was bad as well",)
         explanation = wording.add_sentences(
             Explanation(
@@ -283,7 +299,7 @@ class RerunResults:
                 symptom="nonfinite",
                 nature="deterministic",
                 origins=origins,
-                trials=tuple(traced.trials),
+                trials=trials,
                 guilt=wording.guilt_by_kind(origins[0]) or "unknown",
                 rank=traced.rank,
                 passes=1,

@@ -357,9 +357,12 @@ class RerunController:
 
     def _disprove(self, sandbox: RerunSandbox, strategy: Rerun, bad: BadStep) -> str:
         """Why the step that was re-run is not the one that failed; empty: it is."""
-        first = StepPass("again", [kept.batch for kept in bad.batches])
-        deque(sandbox.run_pass(first, strategy), maxlen=0)
-        return strategy.proof(first.outcome)
+        while True:
+            first = StepPass("again", [kept.batch for kept in bad.batches])
+            deque(sandbox.run_pass(first, strategy), maxlen=0)
+            why = strategy.proof(first.outcome)
+            if not why or not strategy.correct_start():
+                return why
 
     @contextmanager
     def _enter_sandbox(self, bad: BadStep) -> Iterator[RerunSandbox]:

@@ -194,6 +194,10 @@ class Rerun(ABC):
         """Why the pass that has just run is not the step that failed; empty: it is."""
         return ""
 
+    def correct_start(self) -> bool:
+        """Whether the step may have begun in another state, in which the next run begins."""
+        return False
+
     def inputs(self) -> Mapping[str, Tensor]:
         """Tensors from which the step builds its batch, where it does so itself."""
         return {}

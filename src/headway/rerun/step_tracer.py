@@ -11,6 +11,7 @@ import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, nn
@@ -44,6 +45,10 @@ MAX_ARMED = 8
 MAX_BATCHES = 8
 MAX_RESULTS = 16
 """Bad steps whose origins are kept until they are requested: device values arrive a step late."""
+
+
+Attempt = Callable[["Origin"], Sequence["Trial"]]
+"""Tries the remedy for an origin."""
 
 
 class StepOrigins(NamedTuple):
@@ -187,7 +192,7 @@ class StepTracer:
             self._session.trace.rest()
         return found
 
-    def record_unused(self, host: RerunHost) -> None:
+    def record_unused(self, host: RerunHost, attempt: Attempt) -> None:
         """Record the origin in a step that is not bad: it may explain a later finding."""
         found = self._results.get(host.step)
         if found is None:
@@ -197,28 +202,44 @@ class StepTracer:
         if key in self._recorded or len(self._recorded) >= MAX_RESULTS:
             return
         self._recorded.add(key)
-        record_origins(host, host.step, found.origins)
+        with self.set_aside():
+            trials = attempt(first)
+        record_origins(host, host.step, found.origins, trials)
 
-    def collect(self, host: RerunHost, step: int) -> StepOrigins | None:
+    def collect(
+        self, host: RerunHost, step: int, frame: FrameType | None = None
+    ) -> StepOrigins | None:
         """The origins of a bad step; with several ranks, those of the failing one. Every rank must
-        call this."""
+        call this. `frame`: that of the step, where it will not be run again."""
         own = self._results.pop(step, None)
         if not self._traced_last:  # the same on all ranks: no vote is needed
             return None
+        if own is not None and step == host.step:
+            own = self._with_trials(host, frame, own)
         if host.agreement.count > 1 and step != host.step:
             # On a device, a bad step is known only later. Until then a guard may have switched
             # itself off, which the others learn even later: no rank may wait for it.
             return own._replace(rank=host.agreement.rank) if own and own.bad_loss else None
-        traces = host.agreement.gather(None if own is None else (own.origins, own.bad_loss))
+        traces = host.agreement.gather(None if own is None else own._replace(inputs=()))
         if len(traces) == 1:
             return own
         known = {rank: found for rank, found in enumerate(traces) if found is not None}
         # The trace does not see what a collective writes, so the origin may be on another rank.
-        certain = [rank for rank, (_, bad) in known.items() if bad] or list(known)
+        certain = [rank for rank, found in known.items() if found.bad_loss] or list(known)
         if not certain:
             return None
         inputs = own.inputs if own is not None and certain[0] == host.agreement.rank else ()
-        return StepOrigins(*known[certain[0]], rank=certain[0], inputs=inputs)
+        return known[certain[0]]._replace(rank=certain[0], inputs=inputs)
+
+    def _with_trials(
+        self, host: RerunHost, frame: FrameType | None, found: StepOrigins
+    ) -> StepOrigins:
+        """The same with its remedy as it was tried in a child process, if it can be."""
+        if frame is None or found.trials or not found.origins:
+            return found
+        in_child = importlib.import_module("headway.rerun.step_in_child")
+        with self.set_aside():
+            return found._replace(trials=in_child.try_step(host, frame, found.origins[0]))
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:

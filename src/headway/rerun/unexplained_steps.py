@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,9 +24,9 @@ from headway.rerun.child_origin import find_in_child, try_in_child
 from headway.rerun.protocol import ProtectedCalls, RerunHost, trained_parameters
 from headway.rerun.recorded_batch import BatchOrigin, RecordedBatch
 from headway.rerun.step_tracer import StepOrigins, StepTracer, record_origins
-from headway.rerun.strategies.lifted_body import LiftedBody
+from headway.rerun.strategies.lifted_body import LiftedBody, read_variables
 from headway.rerun.strategies.loop_follower import LoopFollower
-from headway.rerun.strategies.loop_source import find_rest
+from headway.rerun.strategies.loop_source import RestOfFrame, find_rest
 from headway.torch_adapters.loaders.batch_fetching import BatchRecipe
 from headway.torch_adapters.optimizer_adapter import own_step_hooks
 from headway.torch_adapters.tensor_values import count_nonfinite
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 BadWeights = Mapping[str, tuple[int, int]]
 """NaN and infinite elements of each weight that has some."""
+_Rest = list[Callable[[], None]]
+"""Code that runs after a step, in parts."""
 
 
 class BetweenSteps:
@@ -97,15 +99,6 @@ def explain_bad_weights(
     if not bad or not own or host.agreement.count > 1:
         return None, ()
     begin = None if iteration is None else iteration.begin
-    rest: list[Callable[[], None]] = [
-        partial(hook, item, (), {}) for item in host.optimizers for hook in own_step_hooks(item)
-    ]
-    try:
-        for inside, node in find_rest(frame):
-            body = LiftedBody(inside, node, {} if begin is None else begin.values)
-            rest.append(partial(body, (None,)))
-    except (SyntaxError, ValueError):  # legal in its place, not in a function
-        return None, ()
 
     @contextmanager
     def good_weights() -> Iterator[bool]:
@@ -118,17 +111,52 @@ def explain_bad_weights(
                 _take_back(trace)
             yield not find_bad_weights(host)
 
-    def find() -> Origin | None:
+    def find(rest: _Rest) -> Origin | None:
         with good_weights() as good:
             return _trace(host, rest, bad) if good else None
 
-    def is_cured() -> bool:
+    def is_cured(rest: _Rest) -> bool:
         with good_weights() as good:
             _run(rest)
             return good and not find_bad_weights(host)
 
-    made = find_in_child(find) if rest else None
-    return made, try_in_child(made, is_cured)
+    for rest in _possible_rests(host, frame, {} if begin is None else begin.values):
+        made = find_in_child(partial(find, rest))
+        if made is not None:
+            return made, try_in_child(made, partial(is_cured, rest))
+    return None, ()
+
+
+def _possible_rests(
+    host: RerunHost, frame: FrameType | None, known: Mapping[str, Any]
+) -> Iterator[_Rest]:
+    """What may have run between the last step and this one. `known`: variables as they were.
+
+    The rest of the loop's body, as it is now and with the counters of the iteration before; and
+    what follows the loop, if it is called again and again.
+    """
+    hooks: _Rest = [
+        partial(hook, item, (), {}) for item in host.optimizers for hook in own_step_hooks(item)
+    ]
+    rest = find_rest(frame)
+    after = find_rest(frame, after_loop=True)
+    for parts, back in ((rest, False), (rest, True), (after, False)):
+        bodies = list(hooks)
+        changes = [_count_back(part) if back else {} for part in parts]
+        if (back and not any(changes)) or (parts is after and not after):
+            continue
+        with suppress(SyntaxError, ValueError):  # legal in its place, not in a function
+            for part, changed in zip(parts, changes, strict=True):
+                body = LiftedBody(part.frame, part.node, {**known, **changed})
+                bodies.append(partial(body, (None,)))
+            if bodies:
+                yield bodies
+
+
+def _count_back(part: RestOfFrame) -> dict[str, Any]:
+    """The counters of a loop in its iteration before."""
+    values = read_variables(part.frame, part.counters)
+    return {name: value - 1 for name, value in values.items() if type(value) is int}
 
 
 def _elements(bad: BadWeights) -> dict[str, int]:
@@ -226,15 +254,17 @@ class UnexplainedSteps:
             missed = missed if len(self._results.found) == known else None
         protected.spare(TRACING, self.tracer.step_over, self._host)
         if missed is not None:
-            protected.spare(TRACING, self.use_trace, missed, pending)
+            protected.spare(TRACING, self.use_trace, missed, pending, frame)
             return
-        protected.spare(TRACING, self.tracer.record_unused, self._host)
+        attempt = partial(self.unused_batches.attempt, self._host, frame)
+        protected.spare(TRACING, self.tracer.record_unused, self._host, attempt)
         if not self.tracer.running:
             protected(self.report)
 
-    def use_trace(self, missed: MissedStep, pending: bool) -> None:
-        """A step was bad; `pending`: it is run again first, if it can be. Every rank calls this."""
-        traced = self.tracer.collect(self._host, missed.step)
+    def use_trace(self, missed: MissedStep, pending: bool, frame: FrameType | None) -> None:
+        """A step was bad; `pending`: it is run again first, if it can be. Every rank calls this,
+        from this frame."""
+        traced = self.tracer.collect(self._host, missed.step, None if pending else frame)
         if pending:
             if traced is not None:
                 self._results.traced[missed.step] = traced
@@ -281,16 +311,33 @@ class UnusedBatches:
 
     def __init__(self) -> None:
         self._kept: deque[tuple[BatchOrigin, BatchRecipe]] = deque(maxlen=MAX_KEPT)
+        self._added: list[tuple[BatchOrigin, BatchRecipe]] = []
+        """Those before the latest step."""
 
     def add(self, batches: Sequence[RecordedBatch]) -> None:
+        self._added = []
         for origin in (kept.origin for kept in batches):
             if origin is not None and origin.loader is not None:
                 recipe = BatchRecipe.of(origin.loader())
                 if recipe is not None:
-                    self._kept.append((origin, recipe))
+                    self._added.append((origin, recipe))
+        self._kept.extend(self._added)
 
     def clear(self) -> None:
         self._kept.clear()
+
+    def attempt(self, host: RerunHost, frame: FrameType | None, origin: Origin) -> Sequence[Trial]:
+        """The remedy for the origin in a batch that was skipped before this step, as it was tried:
+        the loop's body is called with each of them. `frame`: that of the step."""
+        in_child = importlib.import_module("headway.rerun.step_in_child")
+        for known, recipe in self._added[-MAX_FETCHED:]:
+            if known.indices is None or not recipe.can_fetch(known.indices):
+                continue
+            fetch = partial(_fetch, recipe, known.indices)
+            trials: Sequence[Trial] = in_child.try_batch(host, frame, origin, fetch)
+            if trials:
+                return trials
+        return ()
 
     def explain(self, host: RerunHost, step: int) -> None:
         """Buffers are bad: record the line that made a bad batch, of the loader that trains."""
@@ -304,3 +351,7 @@ class UnusedBatches:
             if made is not None:
                 record_origins(host, step, (made,), trials)
                 return
+
+
+def _fetch(recipe: BatchRecipe, indices: Any) -> Any:
+    return next(iter(recipe.fetch(indices)))

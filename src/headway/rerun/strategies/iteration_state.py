@@ -36,10 +36,13 @@ MAX_FOUND = 200
 MAX_MOVING = 40
 MAX_ITEMS = 32
 MAX_NUMBERS = 8
+MAX_KEPT_ITEMS = 256
+"""Largest list, deque or set of plain values that is kept: a queue of numbers of samples."""
 MAX_HELD_BYTES = 1 << 28
 """Largest tensor, passed on from one iteration to the next, that is held."""
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
 _CONTAINERS = (list, tuple, dict)
+_QUEUES = (list, deque, set)
 
 
 @dataclass(slots=True)
@@ -55,6 +58,8 @@ class MovingState:
     generators: list[Any] = field(default_factory=list)
     numbers: list[Tensor] = field(default_factory=list)
     """Tensors of one number, which may count steps."""
+    queues: list[Any] = field(default_factory=list)
+    """Lists, deques and sets of plain values, which the body may empty."""
     data: dict[str, Tensor] = field(default_factory=dict)
     """Tensors from which the body may build its batch; filled on request only."""
     by_hand: bool = False
@@ -84,6 +89,7 @@ class IterationState:
         "_generators",
         "_names",
         "_numbers",
+        "_queues",
         "moving",
         "rng",
         "values",
@@ -106,6 +112,23 @@ class IterationState:
         self._cells = [_content(cell) for cell in moving.cells]
         self._generators = [_state(generator) for generator in moving.generators]
         self._numbers = [number.item() for number in moving.numbers]
+        self._queues = [_plain_items(queue) for queue in moving.queues]
+
+    def take_later(self, reached: IterationState | None, end: IterationState) -> bool:
+        """Take from `end` what an iteration that began here did not reach by its step.
+
+        A loop may count after its step: where the next iteration begins, its count is higher than
+        where the last step ended. `reached`: None if it failed before. Returns whether anything
+        is different now.
+        """
+        changed = False
+        for name in _PARTS:
+            own, last = getattr(self, name), getattr(end, name)
+            got = own if reached is None else getattr(reached, name)
+            later = [_later(*three) for three in zip(own, got, last, strict=True)]
+            changed = changed or not all(map(_is_same, own, later))
+            setattr(self, name, later)
+        return changed
 
     def restore(self) -> None:
         """Restore everything but the local variables and the global random numbers."""
@@ -123,6 +146,36 @@ class IterationState:
         for number, value in zip(moving.numbers, self._numbers, strict=True):
             if number.item() != value:
                 number.fill_(value)
+        for queue, items in zip(moving.queues, self._queues, strict=True):
+            if items is not None and list(queue) != items:
+                queue.clear()
+                (queue.update if isinstance(queue, set) else queue.extend)(items)
+
+
+_PARTS = ("_attributes", "_names", "_cells", "_generators", "_numbers", "_queues")
+
+
+def _later(own: Any, reached: Any, end: Any) -> Any:
+    if isinstance(own, dict) and isinstance(reached, dict) and isinstance(end, dict):
+        more = {name: value for name, value in end.items() if name not in own}
+        return {
+            **{
+                name: _later(own[name], reached.get(name), end.get(name, own[name])) for name in own
+            },
+            **more,
+        }
+    return own if _is_same(reached, end) else end
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor):
+        return isinstance(other, Tensor) and torch.equal(one, other)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_is_same(one[name], other[name]) for name in one)
+    try:
+        return bool(one == other) or bool(one != one and other != other)
+    except Exception:  # an array, or an object of the user
+        return False
 
 
 def _holdable(value: Any) -> bool:
@@ -130,6 +183,13 @@ def _holdable(value: Any) -> bool:
     if isinstance(value, Tensor):
         return value.grad_fn is None and value.nbytes <= MAX_HELD_BYTES
     return type(value) in (tuple, list) and len(value) <= 8 and all(map(_holdable, value))
+
+
+def _plain_items(queue: Any) -> list[Any] | None:
+    """What is in it; None if that is much, or more than numbers and strings."""
+    if len(queue) > MAX_KEPT_ITEMS or not all(type(item) in _PLAIN for item in queue):
+        return None
+    return list(queue)
 
 
 def _content(cell: CellType) -> Any:
@@ -243,7 +303,9 @@ class _Search:
             self._look_at_function(value, depth)
         elif isinstance(value, MethodType):
             self._waiting.extend(((name, value.__self__, depth), (name, value.__func__, depth)))
-        elif isinstance(value, _CONTAINERS):
+        elif isinstance(value, (*_CONTAINERS, *_QUEUES)):
+            if isinstance(value, _QUEUES) and _plain_items(value) is not None:
+                self._note(self.found.queues, value)
             self._look_at_members(name, value, depth)
         elif not isinstance(value, type) and _is_users(type(value)):
             self._look_at_object(name, value, depth)

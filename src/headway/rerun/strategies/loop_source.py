@@ -13,6 +13,7 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import CodeType, FrameType
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -154,25 +155,41 @@ def find_part(frame: FrameType | None, avoid: frozenset[str] = frozenset()) -> L
     return None
 
 
-def find_rest(frame: FrameType | None) -> list[tuple[FrameType, LoopNode]]:
+class RestOfFrame(NamedTuple):
+    """What a frame runs after the step."""
+
+    frame: FrameType
+    node: LoopNode
+    counters: frozenset[str]
+    """The variables of its loop, if that is the one which ends here."""
+
+
+def find_rest(frame: FrameType | None, *, after_loop: bool = False) -> list[RestOfFrame]:
     """What runs after the step until the body of its loop ends: the statements of each frame, from
-    the innermost on. Empty if there is no such loop, or they cannot run outside of it."""
-    found: list[tuple[FrameType, LoopNode]] = []
+    the innermost on. Empty if there is no such loop, or they cannot run outside of it.
+
+    `after_loop`: instead, what runs after that loop in its function or in the loop around it.
+    """
+    found: list[RestOfFrame] = []
     for candidate in _own_frames(frame):
         tree = None if candidate is None else parse_source(candidate)
         if candidate is None or tree is None or candidate.f_code.co_name in _EXPRESSIONS:
             return found
         function, line = _definition(tree, candidate), candidate.f_lineno
         loops = all_loops_around(function or tree, line)
-        block = loops[0] if loops else function
+        blocks: list[_Block] = [*loops, *([] if function is None else [function])]
+        block = next(iter(blocks[1:] if loops and after_loop else blocks), None)
         if block is None:
-            return found
+            return [] if after_loop else found
         rest = [one for one in block.body if one.lineno > line]
         if not is_liftable(rest):
             return []
         if rest:
             again = ast.While(test=ast.Constant(True), body=rest, orelse=[])
-            found.append((candidate, ast.copy_location(again, rest[0])))
+            ends = loops[0] if loops and not after_loop else None
+            target = [] if ends is None or isinstance(ends, ast.While) else [ends.target]
+            names = frozenset(bound_names(target))
+            found.append(RestOfFrame(candidate, ast.copy_location(again, rest[0]), names))
         if loops:
             return found
     return found

@@ -30,7 +30,6 @@ from headway.rerun.strategies.loop_source import LoopSource
 from headway.torch_adapters.loaders.observed_loaders import redeliver_batches
 from headway.torch_adapters.modes import no_dispatch_modes
 from headway.torch_adapters.patching import call_after
-from headway.torch_adapters.rng import RngState
 from headway.torch_adapters.runtime_state import compiled_code_runs
 
 MAX_ITERATIONS = 256
@@ -50,7 +49,7 @@ class _StepDone(BaseException):
 class _IterationEnd(NamedTuple):
     """How an iteration ended that was run again."""
 
-    rng: RngState
+    state: IterationState
     different: str | None
     """The first variable with a different value."""
 
@@ -99,6 +98,7 @@ class SelfFedLoopRerun(Rerun):
         self._body = LiftedBody(frame, loop.node, self._carried())
         self._values = self._loop_values(self._body.arguments, late=late)
         self._ended: _IterationEnd | None = None
+        self._corrected = False
 
     def _save(self) -> None:
         now = IterationState(self._loop, self._frame, self._begin.moving)
@@ -132,8 +132,9 @@ class SelfFedLoopRerun(Rerun):
         frame = frame_at(self._body.code, self._loop.line)
         if frame is not None:
             with no_dispatch_modes():  # what is only read need not be traced
+                state = IterationState(self._loop, frame, self._begin.moving)
                 different = self._find_difference(read_variables(frame, self._loop.early))
-            self._ended = _IterationEnd(RngState(), different)
+            self._ended = _IterationEnd(state, different)
             raise _StepDone
 
     def _find_difference(self, computed: dict[str, Any]) -> str | None:
@@ -147,7 +148,7 @@ class SelfFedLoopRerun(Rerun):
         return None
 
     def proof(self, outcome: Outcome) -> str:
-        ended, self._ended = self._ended, None
+        ended = self._ended
         if outcome.error is not None:
             return f"run again, it raised {outcome.error}"
         if not outcome.complete:
@@ -159,7 +160,7 @@ class SelfFedLoopRerun(Rerun):
                 f"run again, it computed a different `{ended.different}`: something that it reads "
                 "has changed and cannot be restored"
             )
-        if not ended.rng.follows(self._begin.rng, self._end.rng):
+        if not ended.state.rng.follows(self._begin.rng, self._end.rng):
             return (
                 "random numbers were drawn between the previous step and this iteration, so its "
                 "own are not known"
@@ -170,6 +171,13 @@ class SelfFedLoopRerun(Rerun):
                 "transient"
             )
         return ""
+
+    def correct_start(self) -> bool:
+        if self._corrected:
+            return False
+        self._corrected = True
+        reached = None if self._ended is None else self._ended.state
+        return self._begin.take_later(reached, self._end)
 
     def inputs(self) -> dict[str, Tensor]:
         return find_input_tensors(self._loop, self._frame)

@@ -26,6 +26,7 @@ from headway.explain.remedies.edits.masked_edits import (
 )
 from headway.explain.remedies.edits.other_forms import (
     CastEdit,
+    DeterminantEdit,
     EigenEdit,
     GammaEdit,
     HalfEdit,
@@ -58,6 +59,7 @@ _EDITS: tuple[type[CallEdit], ...] = (
     MemoryEdit,
     GammaEdit,
     EigenEdit,
+    DeterminantEdit,
     MaskedNanEdit,
     CastEdit,
 )

@@ -1,5 +1,5 @@
-"""Edits that write a computation in another form: softplus, eigenvectors of equal eigenvalues, data
-that is masked before it is used, a cast that does not overflow.
+"""Edits that write a computation in another form: softplus, eigenvectors of equal eigenvalues, the
+determinant of a singular matrix, masked data, a cast that does not overflow.
 """
 
 from __future__ import annotations
@@ -66,6 +66,31 @@ class EigenEdit(OperandEdit):
     def written(self, name: str, subject: str) -> str:
         steps = f"torch.arange({subject}.shape[-1], device={subject}.device)"
         return f"{subject} + {format_plain(self.eps)} * torch.diag({steps})"
+
+
+class DeterminantEdit(OperandEdit):
+    """A small number on the diagonal, so that no matrix is singular."""
+
+    small = 1e-6
+    names = frozenset({"logdet", "slogdet"})
+    ops = frozenset({"logdet", "slogdet", "linalg_slogdet"})
+
+    @property
+    def words(self) -> str:
+        return f"keep the matrix invertible: `{self.written('logdet', 'a')}`"
+
+    def change(self, name: str, subject: Tensor) -> Tensor:
+        return subject + subject.new_full((subject.shape[-1],), self.eps).diag()
+
+    def written(self, name: str, subject: str) -> str:
+        diagonal = f"{subject}.new_full(({subject}.shape[-1],), {format_plain(self.eps)}).diag()"
+        return f"{subject} + {diagonal}"
+
+    def rewrite(self, source: Statement, site: StatementCall) -> Sequence[Replacement] | None:
+        found = super().rewrite(source, site)
+        if found and site.method:  # a.logdet(): (a + …).logdet()
+            return [(node, f"({text})") for node, text in found]
+        return found
 
 
 class SoftplusEdit(CallEdit):

@@ -261,6 +261,11 @@ class NonfiniteInputs(Observer):
         self._left = MOST_NONFINITE
         self._waiting: list[tuple[int, BadTensor, dict[str, Any] | None]] = []
         self._made: list[ref[Any]] = []
+        self._drawn: list[ref[Any]] = []
+        """The tensors of the latest batch of a loader."""
+
+    def batch_drawn(self, loader: Any, batch: Any) -> None:
+        self._drawn = [ref(item) for _, item in find_tensors(batch)]
 
     def module_ended(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
@@ -289,7 +294,10 @@ class NonfiniteInputs(Observer):
         return not any(made() is tensor for made in self._made)
 
     def _look(self, given: Any) -> None:
-        for bad in scan_batch(given, self.script.launch.samples):
+        drawn = [item for item in (one() for one in self._drawn) if item is not None]
+        # Of a good batch, the loop has made the bad values: the samples are not to blame.
+        samples = () if drawn and not _has_bad(drawn) else self.script.launch.samples
+        for bad in scan_batch(given, samples):
             self._left -= 1
             self._waiting.append((self.script.step, bad, self.script.place()))
 

@@ -200,6 +200,7 @@ class LinearScores(Observer):
     """Looks at the derivative by the scores, in the first steps."""
 
     functions = find_aliases("mean", "sum", "nansum", "div", "neg", "mul")
+    calls_before = STEPS
 
     def start(self) -> None:
         self._told = False

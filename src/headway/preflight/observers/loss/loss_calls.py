@@ -290,6 +290,7 @@ class LossFormulas(_KnowsBatch):
     """Notes what may be wrong in a formula on the node that computes it."""
 
     functions = find_aliases(*_DIFFERENCES, *_PRODUCTS, *_SUMS, *_SOFTMAXES, "sigmoid")
+    calls_before = STEPS
 
     def start(self) -> None:
         super().start()

@@ -48,6 +48,7 @@ class MovingTargets(Observer):
     """Reads the graph of the loss in the first steps."""
 
     functions = find_aliases(*LOSSES)
+    calls_before = STEPS
 
     def start(self) -> None:
         self._reported = False

@@ -305,6 +305,7 @@ class OutputRange(Observer):
     """Writes notes, tells nothing."""
 
     functions = find_aliases(*_ARITHMETIC, *_ACTIVATIONS)
+    calls_before = STEPS
 
     def start(self) -> None:
         self._arithmetic = frozenset(find_aliases(*_ARITHMETIC))

@@ -42,6 +42,7 @@ class SummedLosses(Observer):
     """Measures the derivative of the loss by each sum over the batch that is in it."""
 
     functions = (*LOSSES, *_SUMS, *_PRODUCTS)
+    calls_before = STEPS
 
     def start(self) -> None:
         self._batch: set[int] = set()

@@ -100,6 +100,7 @@ class TokenTargets(Observer):
     """Aligns targets with input tokens in the first steps."""
 
     functions = find_aliases("cross_entropy", "nll_loss", "gather", "embedding")
+    calls_before = END_STEPS
 
     def start(self) -> None:
         self._embedded: list[Tensor] = []

@@ -76,6 +76,7 @@ class TokenWeights(Observer):
     """Counts the labels of each micro-batch, and asks autograd for the weight of its mean."""
 
     functions = find_aliases("cross_entropy", "nll_loss", "embedding")
+    calls_before = STEPS
 
     def start(self) -> None:
         self._embedded: list[tuple[int, int]] = []

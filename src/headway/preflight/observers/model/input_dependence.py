@@ -118,16 +118,17 @@ class InputDependence(Observer):
 
     def _mixing(self, forward: ModuleForward, size: int) -> dict[str, Any]:
         twin = ModelCopy(forward.module, self.script.place)
-        base = twin.run(*copy_inputs(forward.args, forward.kwargs), follow=True)
+        base = twin.run(*copy_inputs(forward.args, forward.kwargs))
         size = _of_outputs(size, forward.inputs, base.outputs)
         if size < 3:
             return {"verdict": "elsewhere", "size": size, "place": forward.place}
         exchange = SampleSwap.of_ends(0, size)
-        other = twin.run(*exchange.made(forward.args, forward.kwargs), follow=True)
+        other = twin.run(*exchange.made(forward.args, forward.kwargs))
         verdict = _verdict(exchange, base, other)
         facts: dict[str, Any] = {"verdict": verdict, "size": size, "place": forward.place}
         if verdict != "mixed":
             return facts
+        base, other = _followed(twin, forward, exchange)
         certain = self._drawn == size
         if not certain:
             second = _size(forward.inputs, 1)
@@ -198,15 +199,15 @@ class InputDependence(Observer):
         ):
             return
         twin = ModelCopy(forward.module, self.script.place)
-        base = twin.run(*copy_inputs(forward.args, forward.kwargs), follow=True)
-        other = twin.run(*exchange.made(forward.args, forward.kwargs), follow=True)
+        base = twin.run(*copy_inputs(forward.args, forward.kwargs))
+        other = twin.run(*exchange.made(forward.args, forward.kwargs))
         if not base.outputs or len(base.outputs) != len(other.outputs):
             return
         if not all(bool(torch.isfinite(output).all()) for output in base.outputs):
             return  # something else is wrong
         # Outputs of one sample are those of another now: equal numbers mean that all are alike.
         same = all(exchange.state(a, b) == "same" for a, b in _pairs(base, other))
-        op = _last_dependent_op(base, other) if same else None
+        op = _last_dependent_op(*_followed(twin, forward, exchange)) if same else None
         yield {
             "module": self._name(forward.module),
             "ignored": same,
@@ -225,6 +226,14 @@ def _distinct(forwards: Sequence[ModuleForward]) -> Iterator[ModuleForward]:
         if id(forward.module) not in seen:
             seen.add(id(forward.module))
             yield forward
+
+
+def _followed(
+    twin: ModelCopy, forward: ModuleForward, exchange: SampleSwap
+) -> tuple[ForwardRun, ForwardRun]:
+    """Both runs with their ops, which are needed only to name one: they take much longer."""
+    base = twin.run(*copy_inputs(forward.args, forward.kwargs), follow=True)
+    return base, twin.run(*exchange.made(forward.args, forward.kwargs), follow=True)
 
 
 def _pairs(base: ForwardRun, other: ForwardRun) -> Iterator[tuple[Tensor, Tensor]]:

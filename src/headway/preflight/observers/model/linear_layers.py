@@ -62,6 +62,7 @@ class LinearLayers(Observer):
     the weights (`initial-weights`) and how the signal fares (`initial-signal`)."""
 
     functions = (*LINEAR, *CONVOLUTIONS, *TRANSPOSED, *PRODUCTS, *SUMS)
+    calls_before = STEPS
 
     def start(self) -> None:
         self._sites = CallSites(self.script)

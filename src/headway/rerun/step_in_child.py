@@ -1,0 +1,135 @@
+"""Tries the remedy of a traced step where the step cannot be run again in this process.
+
+The user's code around the step runs in a forked child. It must fail there as it did here; then it
+runs with the remedy. In the child no optimizer steps and no rank waits for another: each one runs
+its own forward and backward passes.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from types import FrameType
+from typing import Any
+
+from torch import Tensor
+
+from headway.explain.explanation import Origin, Trial
+from headway.rerun.child_origin import find_in_child, try_in_child
+from headway.rerun.protocol import RerunHost, trained_parameters
+from headway.rerun.strategies.lifted_body import LiftedBody, read_variables
+from headway.rerun.strategies.loop_body import match_loop_variable
+from headway.rerun.strategies.loop_follower import frame_of
+from headway.rerun.strategies.loop_source import LoopSource, find_loop, find_part
+from headway.torch_adapters.patching import call_after, install_patch
+from headway.torch_adapters.process_groups.rank_group import find_replicas
+from headway.torch_adapters.tensor_values import count_nonfinite
+
+
+def try_step(host: RerunHost, frame: FrameType | None, origin: Origin) -> Sequence[Trial]:
+    """The remedy for the origin of the step that the frame has just made, as it was tried."""
+    found = _find_code(frame)
+    if found is None or not _is_on_the_host(host):
+        return ()
+    loop, inside = found
+    again = ast.While(test=ast.Constant(True), body=loop.node.body, orelse=[])
+    try:
+        body = LiftedBody(inside, ast.copy_location(again, loop.node))
+    except (SyntaxError, ValueError):  # legal in its place, not in a function
+        return ()
+    return _try(host, origin, lambda: body((None,)))
+
+
+def try_batch(
+    host: RerunHost, frame: FrameType | None, origin: Origin, fetch: Callable[[], Any]
+) -> Sequence[Trial]:
+    """The same for a batch that the loop has skipped; `fetch` draws it again, in the child."""
+    found = _find_code(frame)
+    if found is None or host.latest is None or not _is_on_the_host(host):
+        return ()
+    loop, inside = found
+    if loop.part or not isinstance(loop.node, ast.For):
+        return ()
+    variables = read_variables(inside, loop.targets)
+    variable = match_loop_variable(loop.node, variables, host.latest.batch)
+    if variable is None:
+        return ()
+    try:
+        body = LiftedBody(inside, loop.node)
+    except (SyntaxError, ValueError):  # likewise
+        return ()
+    return _try(host, origin, lambda: body((variable.value_for(fetch(), 0),)))
+
+
+def _find_code(frame: FrameType | None) -> tuple[LoopSource, FrameType] | None:
+    """The code around the step that can run once more, and its frame."""
+    loop = find_loop(frame)
+    if not isinstance(loop, LoopSource) or loop.obstacle:
+        part = find_part(frame)
+        if part is None:
+            return None
+        loop = part
+    inside = frame_of(loop, frame)
+    if inside is None:
+        return None
+    assigned = read_variables(inside, loop.carried).values()
+    if any(isinstance(value, Tensor) and _is_result(value) for value in assigned):
+        return None  # its value before the step is not known
+    return loop, inside
+
+
+def _is_result(value: Tensor) -> bool:
+    return value.requires_grad or any(count_nonfinite(value))
+
+
+def _is_on_the_host(host: RerunHost) -> bool:
+    """A child cannot use a GPU, and memory that processes share is not its own."""
+    return all(p.device.type == "cpu" and not p.is_shared() for p in trained_parameters(host))
+
+
+def _try(host: RerunHost, origin: Origin, run: Callable[[], None]) -> Sequence[Trial]:
+    def is_good() -> bool:
+        passes = _run_passes(host, run)
+        return bool(passes) and all(passes) and not _bad_buffers(host)
+
+    def fails() -> Origin | None:
+        return None if is_good() else origin
+
+    return try_in_child(find_in_child(fails), is_good)
+
+
+def _run_passes(host: RerunHost, run: Callable[[], None]) -> list[bool]:
+    """In the child: whether each backward pass has a finite loss and finite gradients."""
+    good: list[bool] = []
+    parameters = trained_parameters(host)
+
+    def passed(loss: Tensor, args: Any, result: Any) -> None:
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        good.append(not any(any(count_nonfinite(item.detach())) for item in (loss, *gradients)))
+
+    for parameter in parameters:
+        parameter.grad = None
+    for buffer in _buffers(host):
+        buffer.nan_to_num_(0.0, 0.0, 0.0)
+    with ExitStack() as around, suppress(Exception):
+        around.enter_context(call_after(Tensor, "backward", passed))
+        for replica in find_replicas(host.models):
+            around.enter_context(replica.no_sync())
+        for optimizer in host.optimizers:
+            around.callback(install_patch(optimizer, "step", _only_closure))
+        run()
+    return good
+
+
+def _only_closure(closure: Callable[[], Any] | None = None, *args: Any, **more: Any) -> Any:
+    return None if closure is None else closure()
+
+
+def _buffers(host: RerunHost) -> list[Tensor]:
+    found = [buffer for model in host.models for buffer in model.buffers()]
+    return [buffer for buffer in found if buffer.is_floating_point()]
+
+
+def _bad_buffers(host: RerunHost) -> bool:
+    return any(any(count_nonfinite(buffer)) for buffer in _buffers(host))

@@ -1,0 +1,107 @@
+"""Remedies that are tried in a child process, under a check."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from headway.core.findings import Finding
+from headway.preflight.runner import run_check
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
+
+
+def find(work: Callable[[], Any], code: str) -> Finding:
+    gc.collect()  # models of an earlier check
+    report = run_check(work, max_steps=5).report
+    return next(item for item in report.findings if item.code == code)
+
+
+def scaled(x: Tensor) -> Tensor:
+    return x / x.amax(dim=1, keepdim=True)
+
+
+def skipping() -> None:
+    torch.manual_seed(0)
+    rows = torch.rand(48, 4)
+    rows[21] = 0.0
+    net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+    for number, (x,) in enumerate(DataLoader(TensorDataset(rows), batch_size=8)):
+        loss = net(scaled(x)).square().mean() + 0.0 * number
+        if not torch.isfinite(loss):
+            continue
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def test_a_batch_that_the_loop_skipped() -> None:
+    """Nothing fails in the step that shows it: only buffers are bad."""
+    found = find(skipping, "HD302")
+    assert found.where.line == scaled.__code__.co_firstlineno + 1
+    assert [(item.tested, item.cured) for item in found.remedies if item.edits][:1] == [
+        (True, True)
+    ]
+
+
+def test_good_data_is_not_blamed_for_what_the_loop_made_of_it() -> None:
+    found = find(skipping, "HD501")
+    assert "data-set sample" not in found.message
+
+
+def projecting() -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+    loader = DataLoader(TensorDataset(torch.rand(40, 4)), batch_size=8)
+    for number, (x,) in enumerate(loader):
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+        if number == 1:
+            with torch.no_grad():
+                net.weight.div_((net.weight - net.weight).norm())
+
+
+def test_code_that_runs_after_one_step_only() -> None:
+    """When the weights are found to be bad, the counter of the loop is that of the next batch."""
+    found = find(projecting, "HD301")
+    assert found.where.line == projecting.__code__.co_firstlineno + 11
+    assert any(item.cured and item.edits for item in found.remedies)
+
+
+def shares(items: list[Tensor]) -> Tensor:
+    x = torch.stack(items)
+    return x / x.sum(dim=1, keepdim=True)
+
+
+def in_a_comprehension() -> None:
+    torch.manual_seed(0)
+    rows = torch.rand(40, 4)
+    rows[21] = 0.0
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+    def step(x: Tensor) -> Tensor:
+        loss = net(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    loader = DataLoader(list(rows), batch_size=8, collate_fn=shares)  # type: ignore[arg-type]
+    [step(x) for _ in range(2) for x in loader]
+
+
+def test_data_of_a_collate_function_where_only_a_part_of_the_loop_can_run_again() -> None:
+    found = find(in_a_comprehension, "HD501")
+    assert found.where.line == shares.__code__.co_firstlineno + 2
+    assert any(item.cured and item.edits for item in found.remedies)
