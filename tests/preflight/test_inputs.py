@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from headway.core.findings import Severity
-from headway.preflight.observers.data.input_values import RepeatedSamples
+from headway.preflight.observers.data.repeated_samples import RepeatedSamples
 from headway.preflight.runner import run_check
 
 

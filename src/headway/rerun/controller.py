@@ -32,7 +32,7 @@ from headway.rerun.strategies.loop_body import LoopBodyRerun
 from headway.rerun.strategies.loop_follower import LoopFollower, LoopIteration
 from headway.rerun.strategies.redeliver import FrameworkRerun, RedeliverBatches
 from headway.rerun.strategies.self_fed_loop import SelfFedLoopRerun
-from headway.rerun.unexplained_steps import UnexplainedSteps
+from headway.rerun.unexplained_steps import TRACING, WEIGHTS_MOVED, UnexplainedSteps
 from headway.torch_adapters.live_objects import KnownInstances
 from headway.torch_adapters.patching import allow_device_sync
 from headway.torch_adapters.rng import RngState
@@ -48,12 +48,7 @@ STRATEGIES: tuple[type[Rerun], ...] = (
 )
 """The strategies in the order in which they are tried. If all fail, later steps are traced."""
 
-WEIGHTS_MOVED = (
-    "other weights of the model were updated within the same step, so it could not be run again "
-    "exactly"
-)
 RERUNNING = "re-running a bad step"
-TRACING = "tracing steps"
 BATCH_CHANGED = "it changed its batch in place"
 OTHER_RANK = "another rank cannot run it again"
 

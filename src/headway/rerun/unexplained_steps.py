@@ -201,6 +201,10 @@ def _trace(host: RerunHost, rest: Sequence[Callable[[], None]], bad: BadWeights)
     return made
 
 
+WEIGHTS_MOVED = (
+    "other weights of the model were updated within the same step, so it could not be run again "
+    "exactly"
+)
 TRACING = "tracing steps"
 MAX_KEPT = 32
 MAX_FETCHED = 8

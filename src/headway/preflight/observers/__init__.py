@@ -56,7 +56,7 @@ OBSERVERS = (
     "observers.loss.output_range:OutputRange",
     "observers.model.device_use:PhaseMemory",
     "observers.optimizer.optimizer_setup:TrainingLines",
-    "observers.data.input_values:RepeatedSamples",
+    "observers.data.repeated_samples:RepeatedSamples",
     "observers.optimizer.resumes:Resumes",
     "observers.low_precision:UpdateRounding",
     "observers.gradient_scaling:ScaledClipping",

@@ -324,8 +324,7 @@ class UpdateTrials(Observer):
         sizes["gradient_slope"] /= scale
         sizes["gradient_norm"] /= scale
         settings = optimizer_setup.describe_settings(watched.optimizer)
-        lr = settings.get("lr")
-        if lr is not None:
+        if (lr := settings.get("lr")) is not None:
             watched.peak = max(watched.peak, abs(lr))
         finite = {f"{at:g}": loss for at, loss in trial.losses.items() if math.isfinite(loss)}
         facts = {
