@@ -12,6 +12,7 @@ from support.trainings import Batch, assert_same, batches, make_net, squared_err
 from torch import Tensor, nn
 
 from headway import Guard
+from headway.guard import step_hooks
 
 STEPS = 14
 BAD = 11
@@ -252,3 +253,26 @@ def test_shared_buffers_are_restored_once() -> None:
             step(model, optimizer, nan_input(batch) if number == BAD else batch)
             if number == BAD:
                 assert_same(before, state_of(model, optimizer))
+
+
+def test_buffers_that_replays_of_a_graph_changed_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps of a CUDA graph run without Python: what they do to the buffers is not undone by a
+    bad step that follows. Here, a step counts as recorded where no device records anything."""
+    model = make_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    data = batches(6)
+    with Guard(model, optimizer) as guard:
+        for number, batch in enumerate(data):
+            with monkeypatch.context() as patch:
+                patch.setattr(step_hooks, "is_capturing", lambda number=number: number == 3)
+                loss = squared_error(model, batch) * (math.nan if number == 5 else 1.0)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            if number == 4:
+                with torch.no_grad():
+                    model.norm.running_mean.fill_(7.0)
+                    before = state_of(model, optimizer)
+    assert [action.step for action in guard.actions] == [len(data) - 2]
+    assert_same(before, state_of(model, optimizer))
+    assert not model._forward_pre_hooks

@@ -273,6 +273,7 @@ class Session:
         self.saves.close()
         self.retention.close()
         self.leak_tracer.close()
+        self.buffers.forget_replays()
         if self.split_forward is not None:
             self.split_forward.close()
 

@@ -110,6 +110,7 @@ class StepHooks:
             self._abandon_step()
         if is_capturing():
             self._notices.once("captured-step", CAPTURED)
+            self._protected(self._machine.step_captured)
             return None
         self._running.append(optimizer)
         step = self._machine.optimizer_steps[id(optimizer)]

@@ -104,6 +104,8 @@ class StepMachine:
         self._heartbeat = recorder.heartbeat
         self._inspection = inspection
         self._buffers = buffers
+        self.step_captured = buffers.expect_replays
+        """A step is recorded into a CUDA graph."""
         self._scaling = scaling
         self._retention = retention
         self._host = host

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.hooks import RemovableHandle
 
 from headway.torch_adapters.compat import module_buffers, tensor_version
 from headway.torch_adapters.module_stack import user_path
 from headway.torch_adapters.process_groups.hook_states import HookStates
+from headway.torch_adapters.runtime_state import is_capturing
 
 # Putting back what a bad forward did to the model's buffers.
 
@@ -47,6 +49,10 @@ class BufferBackup:
         self._stamps: list[tuple[Tensor, int] | None] = []
         self.changing: set[int] = set()
         """Positions of the buffers that training changes, or may."""
+        self._replayed: list[RemovableHandle] = []
+        """Hooks on the models, where replays of a CUDA graph may change the buffers."""
+        self._before_forward = True
+        """Whether no forward pass of this step has begun."""
         self.look_again()
         self.renew()
         self.changing.clear()
@@ -112,8 +118,27 @@ class BufferBackup:
                 found.append(position)
         return found
 
+    def expect_replays(self) -> None:
+        """A step was recorded into a CUDA graph, whose replays change the buffers unseen: from now
+        on, keep them as they are when the forward pass of a step begins."""
+        if not self._replayed:
+            self._replayed = [
+                root.register_forward_pre_hook(self._forward_begins) for root in self._roots
+            ]
+
+    def forget_replays(self) -> None:
+        for handle in self._replayed:
+            handle.remove()
+        self._replayed.clear()
+
+    def _forward_begins(self, module: nn.Module, args: Any) -> None:
+        if self._before_forward and not is_capturing():
+            self.renew()
+            self._before_forward = False
+
     def renew(self) -> None:
         """Keep the present buffers: they are not restored."""
+        self._before_forward = True
         touched = self.touched() if self._homes else ()
         if touched:
             self._copy(touched)
@@ -139,6 +164,7 @@ class BufferBackup:
     @torch.no_grad()
     def restore(self) -> int:
         """Put the copies back where something changed; how many that were."""
+        self._before_forward = True
         if self._hooks is not None:
             self._hooks.restore()
         touched = self.touched()
@@ -159,6 +185,7 @@ class BufferBackup:
     @torch.no_grad()
     def settle_on_device(self, bad: Tensor) -> None:
         """Restore where `bad` is true and renew where it is not, without asking the host which."""
+        self._before_forward = True
         if self._hooks is not None:
             self._hooks.settle_on_device(bad)
         by_dtype: dict[torch.dtype, list[int]] = {}
