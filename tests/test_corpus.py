@@ -46,6 +46,10 @@ def test_a_manifest_is_true(entry: Entry) -> None:
         assert len(text.splitlines()) >= 150
 
 
+WITHDRAWN = {170}
+"""Public bugs whose script raised an error of its own."""
+
+
 def test_no_script_is_left_out() -> None:
     there = {path.relative_to(CORPUS).as_posix() for path in CORPUS.rglob("*.py")}
     apart = ("origins/", "endings/", "blind_endings", "fixes/")  # sets with lists of their own
@@ -64,7 +68,8 @@ def test_no_script_is_left_out() -> None:
 def test_every_public_bug_has_its_source_and_its_fixed_version() -> None:
     text = (CORPUS / "manifest.public.toml").read_text(encoding="utf-8")
     items = tomllib.loads(text)["script"]
-    assert [item["number"] for item in items] == list(range(1, len(items) + 1))
+    numbers = [item["number"] for item in items]
+    assert numbers == sorted(set(range(1, numbers[-1] + 1)) - WITHDRAWN)
     assert len(PUBLIC) == 2 * len(items)
     for item in items:
         assert re.fullmatch(

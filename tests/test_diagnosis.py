@@ -364,5 +364,7 @@ def test_what_ended_the_run_comes_before_faults_that_did_not() -> None:
     assert diagnose([nan, crash])[0].code == "HD101", "its own check may have raised"
     later = found("HD204", 80, segment=1)
     assert diagnose([crash, later])[0].code == "HD911"
+    cut, crash_there = found("HD108", 70), found("HD911", 70)
+    assert diagnose([cut, crash_there])[0].code == "HD108", "it may be what raised"
     survived = found("HD708", 70, survived=True)
     assert diagnose([unused, survived])[0].code == "HD204"

@@ -27,8 +27,8 @@ PROMPT = {
 """These findings are placed at the onset: an update cannot affect a loss computed before it."""
 STATE = ("HD301", "HD302", "HD408", "HD701")
 """Traces of a bad update in weights, buffers and moments; a skipped update leaves none."""
-NONFINITE = ("HD101", "HD201", "HD301", "HD302", "HD303", "HD408", "HD501", "HD602")
-"""A script's own check may have raised because of these; of other faults no exception comes."""
+RAISED_FOR = ("HD101", "HD201", "HD301", "HD302", "HD303", "HD313", "HD408", "HD501", "HD602")
+"""A check of the script or of its framework may have raised because of these, some steps later."""
 SAME_PART = {("HD106", "HD107")}
 """A dead component explains that it is dominated, not that another one is."""
 
@@ -67,13 +67,18 @@ def diagnose(findings: Sequence[Finding]) -> list[Cause]:
     groups = {root: _reached(root, explains) for root in _roots(explains)}
 
     last = max((item.segment for item in ordered), default=0)
+    ended = [item.step or 0 for item in ordered if _ended_run(item, last)]
 
     def weight(root: int) -> tuple[bool, int, bool, int, int]:
         finding = ordered[root]
         # Findings about the tool or the log (HD0) do not cause anything in the run.
         aside = finding.code.startswith("HD0")
-        # What ended the run comes before faults that did not.
-        behind = finding.code not in NONFINITE and not _ended_run(finding, last)
+        # What ended the run comes before faults of earlier steps, which it went on with.
+        # A step that raised may have been counted, or not.
+        at_end = finding.segment == last and any(
+            abs((finding.step or 0) - end) <= 1 for end in ended
+        )
+        behind = not at_end and finding.code not in RAISED_FOR
         return (aside, -int(finding.severity), behind, -len(groups[root]), root)
 
     taken: set[int] = set()
