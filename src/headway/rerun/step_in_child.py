@@ -1,8 +1,8 @@
 """Tries the remedy of a traced step where the step cannot be run again in this process.
 
 The user's code around the step runs in a forked child. It must fail there as it did here; then it
-runs with the remedy. In the child no optimizer steps and no rank waits for another: each one runs
-its own forward and backward passes.
+runs with the remedy. In the child no optimizer steps. With several ranks nothing is tried: a
+collective in the child would wait for ranks that do not come.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from headway.rerun.strategies.loop_body import match_loop_variable
 from headway.rerun.strategies.loop_follower import frame_of
 from headway.rerun.strategies.loop_source import LoopSource, find_loop, find_part
 from headway.torch_adapters.patching import call_after, install_patch
-from headway.torch_adapters.process_groups.rank_group import find_replicas
 from headway.torch_adapters.tensor_values import count_nonfinite
 
 
@@ -85,6 +84,8 @@ def _is_result(value: Tensor) -> bool:
 
 def _is_on_the_host(host: RerunHost) -> bool:
     """A child cannot use a GPU, and memory that processes share is not its own."""
+    if host.agreement.count > 1:
+        return False
     return all(p.device.type == "cpu" and not p.is_shared() for p in trained_parameters(host))
 
 
@@ -114,8 +115,6 @@ def _run_passes(host: RerunHost, run: Callable[[], None]) -> list[bool]:
         buffer.nan_to_num_(0.0, 0.0, 0.0)
     with ExitStack() as around, suppress(Exception):
         around.enter_context(call_after(Tensor, "backward", passed))
-        for replica in find_replicas(host.models):
-            around.enter_context(replica.no_sync())
         for optimizer in host.optimizers:
             around.callback(install_patch(optimizer, "step", _only_closure))
         run()
