@@ -82,6 +82,11 @@ def _texts() -> dict[str, str]:
     ]
     boxes = ["epoch,time,train/box_loss,train/cls_loss,metrics/mAP50(B),lr/pg0"]
     boxes += [f"{n},{n}.5,1.2,0.7,0.5,0.01" for n in range(1, 20)]
+    batches = [
+        f"[n12] 2026-01-05 10:{n:02d}:00,120 (trainer:762) INFO: 1epoch:train:{n * 50 + 1}-"
+        f"{n * 50 + 50}batch: loss_ctc=2.1, loss={2.0 - n / 50:.3f}, grad_norm=1.2, train_time=1.2"
+        for n in range(30)
+    ]
     lines = [f"step {n:6d}  loss {2.0 - n / 50:.4f}  0.001" for n in range(30)]
     return {
         "rows.jsonl": "\n".join(json.dumps(row) for row in rows),
@@ -94,6 +99,7 @@ def _texts() -> dict[str, str]:
         "results.csv": "\n".join(boxes),
         "columns.txt": "\n".join(["epoch loss lr", *(f"{n} {2 - n / 50} 0.1" for n in range(30))]),
         "train.log": "\n".join(lines),
+        "espnet.log": "\n".join(batches),
         "equal.log": "\n".join(f"Epoch {n} | loss={2 / (n + 1):.3f} | lr=0.1" for n in range(30)),
     }
 
