@@ -196,6 +196,7 @@ def explain_finding(finding: Finding, incident: IncidentSummary, *, aloud: bool)
     again = "why" in finding.evidence and not incident.origin
     if is_explained(finding) or again or not incident.headline:
         return finding
+    computed = bool(finding.evidence.get("batch_is_finite"))  # HD501: the batch is not to blame
     known, found = finding.where, incident.where()
     remedies = [*incident.remedies()]
     # If a remedy fixed the step, general advice for the symptom is not needed.
@@ -213,7 +214,7 @@ def explain_finding(finding: Finding, incident: IncidentSummary, *, aloud: bool)
     )
     return replace(
         finding,
-        message=_add_reason(finding, incident.headline) if aloud else finding.message,
+        message=_add_reason(finding, incident.headline) if aloud or computed else finding.message,
         where=where,
         evidence={**finding.evidence, **incident.evidence()},
         remedies=tuple(remedies),

@@ -66,7 +66,9 @@ def frame_of(finding: Finding) -> list[CodeFrameLine]:
     if isinstance(recorded, str) and recorded.strip() and recorded.strip() != at.strip():
         return []
     made = str(finding.evidence.get("why", "")).startswith(MADE_BY_CONSTANT)
-    label = "written here" if made else LABELS.get(finding.code, "")
+    computed = "why" in finding.evidence and finding.evidence.get("batch_is_finite")
+    label = "created here" if computed else LABELS.get(finding.code, "")
+    label = "written here" if made else label
     main = _underline(lines, where.line, where.op, label=label, main=True)
     first = max(where.line - BEFORE, 1)
     numbers = range(first, min(where.line + AFTER, len(lines)) + 1)

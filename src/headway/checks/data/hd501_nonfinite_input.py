@@ -13,6 +13,14 @@ from headway.core.records import TensorRecord
 
 MENTIONED = 5
 """Maximum number of samples or features in the message; the evidence lists more."""
+LOADED = (
+    "Inspect these samples in the data set and fix or remove them: a missing value, "
+    "a division by a zero standard deviation, a logarithm of 0."
+)
+COMPUTED = (
+    "Check what is computed from the batch before the model: a division by a zero standard "
+    "deviation or norm, a logarithm of 0."
+)
 
 
 class NonfiniteInput(Check):
@@ -27,7 +35,8 @@ class NonfiniteInput(Check):
 
     ## How it is measured
     Elements that are NaN or infinite are counted; if the source knows the samples and the features
-    that contain them, they are named.
+    that contain them, they are named. In `headway check`, also what a model or a loss receives: if
+    the batch of the loader is finite, the values come from what is computed in between.
 
     ## False alarms
     An additive attention mask, of zeros and infinities alone, passes. Targets with NaN for
@@ -65,10 +74,7 @@ class NonfiniteInput(Check):
             where=Place.read(record.facts.get("place")).where(
                 sample=rows[0] if rows else None, rank=record.rank
             ),
-            remedies=[
-                "Inspect these samples in the data set and fix or remove them: a missing value, "
-                "a division by a zero standard deviation, a logarithm of 0.",
-            ],
+            remedies=[COMPUTED if facts.get("batch_is_finite") else LOADED],
             tensor=record.name,
             nan=nan,
             inf=inf,
@@ -76,6 +82,7 @@ class NonfiniteInput(Check):
             bad_rows=facts.get("bad_rows", len(rows)),
             features=features[:LISTED],
             indices=indices[:LISTED],
+            **({"batch_is_finite": True} if facts.get("batch_is_finite") else {}),
         )
 
 
@@ -87,7 +94,10 @@ def _describe(name: str, what: str, facts: Mapping[str, Any]) -> str:
         samples = _list_positions("data-set sample", indices, bad_rows).removeprefix(", ")
         verb = "contain" if len(_padded(indices, bad_rows)) > 1 else "contains"
         return f"{samples} {verb} {what}{features} ({name}{_list_positions('row', rows, bad_rows)})"
-    return f"input {name} contains {what}{_list_positions('in sample', rows, bad_rows)}{features}"
+    positions = _list_positions("in sample", rows, bad_rows)
+    if facts.get("batch_is_finite"):
+        return f"{name} contains {what}{positions}; the batch from the DataLoader is finite"
+    return f"input {name} contains {what}{positions}{features}"
 
 
 def _list_positions(place: str, items: Sequence[Any], count: int | None) -> str:

@@ -269,7 +269,7 @@ class NonfiniteInputs(Observer):
         outputs = [tensor for _, tensor in find_tensors(output)]
         if self._left > 0 and is_training_forward(module, output) and _has_bad(outputs):
             given = [item for _, item in find_tensors((args, dict(kwargs))) if self._is_data(item)]
-            self._look(tuple(given))
+            self._look(tuple(given), "model input")
         if next(module.parameters(), None) is not None:
             self._made = [*self._made, *(ref(item) for item in outputs)][-MOST_KNOWN_OUTPUTS:]
 
@@ -282,18 +282,23 @@ class NonfiniteInputs(Observer):
         if not isinstance(target, Tensor) or not isinstance(given, Tensor) or _has_bad([given]):
             return
         if self._is_data(target) and _has_bad([result]):
-            self._look({"target": target})
+            self._look({"target": target}, "loss input")
 
     def _is_data(self, tensor: Tensor) -> bool:
         if tensor.requires_grad or not tensor.is_floating_point():
             return False
         return not any(made() is tensor for made in self._made)
 
-    def _look(self, given: Any) -> None:
+    def _look(self, given: Any, name: str) -> None:
         drawn = [item for item in (one() for one in self._drawn) if item is not None]
-        # Of a good batch, the loop has made the bad values: the samples are not to blame.
-        samples = () if drawn and not _has_bad(drawn) else self.script.launch.samples
-        for bad in scan_batch(given, samples):
+        # Of a finite batch, the loop has made the bad values: the samples are not to blame.
+        computed = bool(drawn) and not _has_bad(drawn)
+        if computed:
+            found = scan_batch(given, (), name)
+        else:
+            found = scan_batch(given, self.script.launch.samples)
+        for bad in found:
+            bad.facts.update({"batch_is_finite": True} if computed else {})
             self._left -= 1
             self._waiting.append((self.script.step, bad, self.script.place()))
 
