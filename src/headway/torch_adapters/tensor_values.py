@@ -175,15 +175,13 @@ def scan_state(
     yield from _find_bad("moment", _moments(optimizers, names))
 
 
-def scan_batch(
-    batch: Any, indices: Sequence[Any] = (), name: str = "batch"
-) -> Iterator[BadTensor]:
+def scan_batch(batch: Any, indices: Sequence[Any] = (), name: str = "batch") -> Iterator[BadTensor]:
     """Tensors of a batch that hold a non-finite number, with the samples they are in.
 
     `indices` are those of its samples in the data set, where they are known.
     """
-    for name, tensor in _tensors_in(batch, name, MAX_DEPTH):
-        for bad in _find_bad("input", [(name, tensor)]):
+    for path, tensor in _tensors_in(batch, name, MAX_DEPTH):
+        for bad in _find_bad("input", [(path, tensor)]):
             facts = _locate_nonfinite(tensor)
             if "rows" in facts and len(indices) == tensor.shape[0]:
                 facts["indices"] = [indices[row] for row in facts["rows"]]
