@@ -185,7 +185,7 @@ def scan_batch(batch: Any, indices: Sequence[Any] = (), name: str = "batch") -> 
             facts = _locate_nonfinite(tensor)
             if "rows" in facts and len(indices) == tensor.shape[0]:
                 facts["indices"] = [indices[row] for row in facts["rows"]]
-            yield BadTensor(name, "input", tensor, bad.nan, bad.inf, facts)
+            yield BadTensor(path, "input", tensor, bad.nan, bad.inf, facts)
 
 
 def batch_size(batch: Any) -> int | None:

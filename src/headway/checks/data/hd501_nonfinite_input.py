@@ -67,6 +67,7 @@ class NonfiniteInput(Check):
         rows, features, indices = (
             list(facts.get(kind) or ()) for kind in ("rows", "features", "indices")
         )
+        computed: dict[str, Any] = {"batch_is_finite": True} if facts.get("batch_is_finite") else {}
         yield self.find(
             record,
             _describe(record.name, say_nonfinite(nan, inf), facts),
@@ -74,7 +75,7 @@ class NonfiniteInput(Check):
             where=Place.read(record.facts.get("place")).where(
                 sample=rows[0] if rows else None, rank=record.rank
             ),
-            remedies=[COMPUTED if facts.get("batch_is_finite") else LOADED],
+            remedies=[COMPUTED if computed else LOADED],
             tensor=record.name,
             nan=nan,
             inf=inf,
@@ -82,7 +83,7 @@ class NonfiniteInput(Check):
             bad_rows=facts.get("bad_rows", len(rows)),
             features=features[:LISTED],
             indices=indices[:LISTED],
-            **({"batch_is_finite": True} if facts.get("batch_is_finite") else {}),
+            **computed,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import ref
 
@@ -298,7 +298,8 @@ class NonfiniteInputs(Observer):
         else:
             found = scan_batch(given, self.script.launch.samples)
         for bad in found:
-            bad.facts.update({"batch_is_finite": True} if computed else {})
+            if computed:
+                bad = replace(bad, facts={**bad.facts, "batch_is_finite": True})
             self._left -= 1
             self._waiting.append((self.script.step, bad, self.script.place()))
 
