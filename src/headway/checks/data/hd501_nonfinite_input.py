@@ -95,9 +95,10 @@ def _describe(name: str, what: str, facts: Mapping[str, Any]) -> str:
         samples = _list_positions("data-set sample", indices, bad_rows).removeprefix(", ")
         verb = "contain" if len(_padded(indices, bad_rows)) > 1 else "contains"
         return f"{samples} {verb} {what}{features} ({name}{_list_positions('row', rows, bad_rows)})"
-    positions = _list_positions("in sample", rows, bad_rows)
     if facts.get("batch_is_finite"):
+        positions = _list_positions("in row", rows, bad_rows)
         return f"{name} contains {what}{positions}; the batch from the DataLoader is finite"
+    positions = _list_positions("in sample", rows, bad_rows)
     return f"input {name} contains {what}{positions}{features}"
 
 
