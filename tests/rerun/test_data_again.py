@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,17 @@ def test_a_child_that_fails_or_hangs_gives_nothing() -> None:
     assert run_isolated(lambda: b"x" * 100_000, 20.0) == b"x" * 100_000
     assert run_isolated(fail, 20.0) == b""
     assert run_isolated(hang, 0.2) == b""
+
+
+def test_a_child_that_gets_little_of_a_busy_machine_is_waited_for() -> None:
+    def share() -> bytes:
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            sum(range(50_000))
+            time.sleep(0.01)
+        return b"late"
+
+    assert run_isolated(share, 0.7) == b"late"
 
 
 def test_a_child_takes_nothing_from_a_pipe_or_a_file(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ files, connect to anything or start processes; `torch.save` does nothing there.
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
@@ -29,8 +30,17 @@ FORBIDDEN_CALLS = frozenset(f"os.{name}" for name in f"{_CHANGES} {_PROCESSES}".
 """Audit events that the child answers with an error."""
 
 
+BUSY = 6.0
+"""A child that computes on a busy machine may take this many times as long."""
+LOOK_S = 2.0
+"""Seconds between two looks at the processor time of a child that is late."""
+
+
 def run_isolated(work: Callable[[], bytes], seconds: float) -> bytes:
-    """The result of `work()` in a child; empty if it raises, takes longer or cannot be isolated."""
+    """The result of `work()` in a child; empty if it raises, takes too long or cannot be isolated.
+
+    Too long is `seconds` of processor time, or of waiting for something else.
+    """
     if sys.platform != "linux" or not os.path.isdir(OPEN_FILES):
         return b""
     ours, theirs = os.pipe()
@@ -41,7 +51,7 @@ def run_isolated(work: Callable[[], bytes], seconds: float) -> bytes:
         _be_the_child(work, theirs)
     os.close(theirs)
     try:
-        return _read(ours, time.monotonic() + seconds)
+        return _read(ours, child, seconds)
     finally:
         os.close(ours)
         with suppress(ProcessLookupError):
@@ -49,15 +59,32 @@ def run_isolated(work: Callable[[], bytes], seconds: float) -> bytes:
         os.waitpid(child, 0)
 
 
-def _read(source: int, until: float) -> bytes:
+def _read(source: int, child: int, seconds: float) -> bytes:
     """Everything up to the end; empty if that does not come in time."""
     parts: list[bytes] = []
-    while select.select([source], [], [], max(0.0, until - time.monotonic()))[0]:
-        part = os.read(source, 1 << 16)
-        if not part:
-            return b"".join(parts)
-        parts.append(part)
-    return b""
+    began = time.monotonic()
+    until, used = began + seconds, 0.0
+    while True:
+        if select.select([source], [], [], max(0.0, until - time.monotonic()))[0]:
+            part = os.read(source, 1 << 16)
+            if not part:
+                return b"".join(parts)
+            parts.append(part)
+        elif time.monotonic() >= until:
+            before, used = used, _processor_time(child)
+            if not before < used < seconds or until > began + BUSY * seconds:
+                return b""
+            until = time.monotonic() + LOOK_S
+
+
+def _processor_time(child: int) -> float:
+    """Seconds that a process has computed; 0 where that cannot be read."""
+    try:
+        with open(f"/proc/{child}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _be_the_child(work: Callable[[], bytes], answer: int) -> None:
@@ -66,6 +93,7 @@ def _be_the_child(work: Callable[[], bytes], answer: int) -> None:
             signal.signal(number, signal.SIG_DFL)
         _isolate(answer)
         torch.set_num_threads(1)  # the threads of the parent are not here
+        gc.disable()  # a collection would write to, and so copy, all memory of the parent
         torch.save = lambda *_, **__: None  # it may open its file outside of Python
         sys.addaudithook(_forbid)
         result = work()
