@@ -29,7 +29,7 @@ from headway.rerun.protocol import RerunMoment
 from headway.torch_adapters import live_objects, patching
 from headway.torch_adapters.frames import current_frame
 from headway.torch_adapters.optimizer_adapter import (
-    AnsweredClosure,
+    CachedLossClosure,
     Closure,
     LineSearchState,
     SavedStep,
@@ -126,7 +126,7 @@ class StepHooks:
         with torch.enable_grad():
             loss = closure()
         skipped = self._begin(step)
-        return with_closure(args, kwargs, AnsweredClosure(closure, loss, held=skipped))
+        return with_closure(args, kwargs, CachedLossClosure(closure, loss, held=skipped))
 
     def _begin_within(self, step: OptimizerStep, closure: Closure, args: Any, kwargs: Any) -> Any:
         """Judge the step when the optimizer calls its closure for the first time."""

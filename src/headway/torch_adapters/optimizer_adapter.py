@@ -156,7 +156,7 @@ def with_closure(
     return (args[0], closure, *args[2:]), kwargs
 
 
-class AnsweredClosure:
+class CachedLossClosure:
     """A closure whose first call was already made."""
 
     def __init__(self, closure: Closure, loss: Any, *, held: bool) -> None:
