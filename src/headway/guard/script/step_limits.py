@@ -30,8 +30,8 @@ class StepLimits:
         max_seconds: float | None = None,
         warm_seconds: float | None = None,
     ) -> None:
-        """StepLimitReached is raised after `max_steps` steps of one optimizer, after `max_seconds`, or
-        at the first step that ends `warm_seconds` after the first one."""
+        """StepLimitReached is raised after `max_steps` steps of one optimizer, after
+        `max_seconds`, or at the first step that ends `warm_seconds` after the first one."""
         self._max_steps = max_steps
         self._max_seconds = max_seconds
         self._warm_seconds = warm_seconds
