@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from headway.guard.memory.activation_checkpointing import checkpoint_activations
 from headway.guard.memory.micro_batches import ModelCall
-from headway.guard.memory.piece_graphs import differentiate, may_carry
+from headway.guard.memory.model_call_graphs import differentiate, may_carry
 from headway.torch_adapters.compat import module_buffers, nested_leaves
 from headway.torch_adapters.device_failure.device_memory import (
     holders_by_line,

@@ -186,7 +186,7 @@ def buffers_unchanged(model: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def prove(call: ModelCall) -> Reduction | None:
+def verify_split(call: ModelCall) -> Reduction | None:
     """Show on a few rows that pieces give what the rows give together.
 
     Returns how scalars are reduced; None: there are none. Raises CannotSplit.

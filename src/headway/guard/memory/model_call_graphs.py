@@ -132,8 +132,8 @@ class WholeGraph(CallGraph):
 
     def _pieces(
         self, parts: Sequence[ModelCall], reduction: Reduction | None, states: list[RngState]
-    ) -> PieceGraph:
-        graph = PieceGraph(self.call, parts, reduction)
+    ) -> MicroBatchGraph:
+        graph = MicroBatchGraph(self.call, parts, reduction)
         graph.positions, graph.casts, graph.states = self.positions, self._casts, states
         return graph
 
@@ -161,7 +161,7 @@ class WholeGraph(CallGraph):
             pieces = min(2 * pieces, call.rows)
 
 
-class PieceGraph(CallGraph):
+class MicroBatchGraph(CallGraph):
     """A batch in pieces: outputs without a graph first, then each piece again with its graph."""
 
     def __init__(
@@ -220,7 +220,7 @@ class PieceGraph(CallGraph):
         # Here the exception is gone, and with it the frames that hold tensors.
         release_cached_memory()
         parts = self.call.parts(min(2 * pieces, self.call.rows))
-        smaller = PieceGraph(self.call, parts, self._reduction)
+        smaller = MicroBatchGraph(self.call, parts, self._reduction)
         smaller.positions, smaller.casts, smaller.outputs = self.positions, self.casts, self.outputs
         return smaller.gradients(given)
 

@@ -266,7 +266,7 @@ class GraphRetention:
 
     def _report(self, step: int, made: _Made | None) -> None:
         found: dict[str, Any] = {"kept": self._count(step), "carried": self._reaches_back}
-        held = _Held(step)
+        held = _RetainedTensors(step)
         holder = None if self._reaches_back else find_referrer(held)
         if holder is not None:
             found.update(holder=str(holder), bound=holder.bound)
@@ -289,7 +289,7 @@ def _dead() -> weakref.ref[_Token]:
 _DEAD = _dead()
 
 
-class _Held:
+class _RetainedTensors:
     """Which tensors are retained, and the line of the newest one of a traced step.
 
     Only this finds what was computed from a model's output without a backward pass.
