@@ -96,7 +96,7 @@ class DataPosition:
             return iterate(one.loader)
         one.opening = start["opening"]
         if self._resized or sample_order.was_resized(start.get("order")):
-            one.order = sample_order.go_on(start.get("order"), start["given"], one.loader)
+            one.order = sample_order.continue_order(start.get("order"), start["given"], one.loader)
             source = iterate(one.order.rest(one.loader))
         else:
             one.order = sample_order.restored(start.get("order"))
