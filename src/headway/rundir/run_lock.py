@@ -91,7 +91,7 @@ class WritesFiles(Protocol):
 _writing: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def let_go_in_children(writer: WritesFiles) -> None:
+def release_in_children(writer: WritesFiles) -> None:
     """A child that is forked from now on does not write by it: the run is that of its parent."""
     _writing.add(writer)
 
