@@ -31,13 +31,15 @@ from torch.overrides import TorchFunctionMode
 from headway.guard.fail_safe import FailSafe
 from headway.guard.script.launcher import ScriptLauncher
 from headway.output.notices import logger
-from headway.preflight.call_listeners import (
+from headway.preflight.observer import (
     CallListeners,
+    Evidence,
     Handlers,
     ListenersByFunction,
+    Observer,
+    TorchCall,
     find_handlers,
 )
-from headway.preflight.observer import Evidence, Observer, TorchCall
 from headway.preflight.script_context import ScriptContext
 from headway.rerun.step_tracer import StepTracer
 from headway.torch_adapters import patching
