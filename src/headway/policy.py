@@ -265,7 +265,7 @@ class Ladder:
 
     @property
     def escalated(self) -> bool:
-        """Whether this incident has gone beyond skipping."""
+        """Whether the policy has already done more than skip in this incident."""
         return self.back_offs > 0 or self.rolled_back
 
     @property

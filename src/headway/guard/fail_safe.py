@@ -39,7 +39,7 @@ class FailedRank:
 
     def hear(self, step: OptimizerStep) -> None:
         """The other ranks learn the outcome of the last step, and may ask about it."""
-        step.foresee_unheard()
+        step.expect_pending_rerun()
 
     def step(self, step: OptimizerStep) -> None:
         """An optimizer is about to step."""

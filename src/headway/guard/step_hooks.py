@@ -1,6 +1,6 @@
-"""The order of work around `optimizer.step()`, each part protected from a bug of our own.
+"""The order of work around `optimizer.step()`, each part protected from bugs in headway.
 
-`MissingSteps` reports a training that goes on while none of the guarded optimizers steps.
+`MissingSteps` reports a training that continues while none of the guarded optimizers steps.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class StepHooks:
         self.stop_if_asked()
 
     def stop_if_asked(self) -> None:
-        """End the training where the policy halts it, or a signal asks to leave."""
+        """End the training if the policy halts it or a signal requests it."""
         self._outcomes.raise_if_halted()
         preemption = self._recovery.preemption
         if self._ranks is None and (preemption is None or preemption.asked is None):
@@ -241,7 +241,7 @@ MAX_PASSES = 1000
 
 
 class NoMissingSteps:
-    """For a guard whose launcher knows every optimizer, and for the replay of an incident."""
+    """For a guard whose launcher finds every optimizer, and for the replay of an incident."""
 
     def __init__(self, *_: Any) -> None:
         pass

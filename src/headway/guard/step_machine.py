@@ -1,4 +1,4 @@
-"""The order of a guarded step: its states, the events that move it, and who hears of each event.
+"""The order of a guarded step: its states, its events, and the parts that each event is passed to.
 
     event            source                                state afterwards
     batch_wanted     the loader, or `guard.step_done()`    between, if an optimizer has stepped

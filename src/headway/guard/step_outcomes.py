@@ -1,4 +1,4 @@
-"""What becomes of a step once its numbers have arrived: its record, and the action on a bad one."""
+"""Handles a step whose numbers have arrived: writes its record, and acts on a bad one."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ def steps_around(data: ChartData, x: int) -> list[list[str]]:
 
 
 def _values(series: Downsampler | None, x: int) -> dict[int, str]:
-    """The values next to an x, as far as they were kept."""
+    """The values next to an x that were kept."""
     if series is None:
         return {}
     xs, ys = series.points()

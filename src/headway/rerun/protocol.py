@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class RerunHost(Protocol):
-    """A guarded training, as far as re-runs use it."""
+    """The part of a guarded training that re-runs use."""
 
     # Fixed for the life of the guard.
 

@@ -219,7 +219,7 @@ class RerunGroup:
         raise StepAborted("another rank gave up")
 
     def give_up(self) -> None:
-        """Tell the others that this rank stops, once."""
+        """Report once to the other ranks that this rank stops."""
         if not self._given_up:
             self._given_up, self._unannounced = True, None
             self._rounds.ask(RankPosition.GIVEN_UP)

@@ -102,7 +102,7 @@ def explain_bad_weights(
 
     @contextmanager
     def good_weights() -> Iterator[bool]:
-        """In the child: whether the weights are good, as before the code ran."""
+        """In the child: whether the weights are good, as they were before the code ran."""
         older = None if not find_bad_weights(host) else host.older_weights(step)
         if begin is not None:
             begin.restore()

@@ -92,7 +92,7 @@ _writing: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def release_in_children(writer: WritesFiles) -> None:
-    """A child that is forked from now on does not write by it: the run is that of its parent."""
+    """Disable this writer in children forked from now on: the run is that of the parent."""
     _writing.add(writer)
 
 

@@ -127,7 +127,7 @@ def find_stack_phase(frames: Iterable[tuple[str, str]]) -> str | None:
 
 
 def is_users_file(file: str) -> bool:
-    """Whether a file is the user's own, as far as its path says."""
+    """Whether a file is the user's own, judging by its path."""
     path = file.replace("\\", "/")
     version = f"/lib/python{sys.version_info.major}."
     installed = ("/site-packages/", "/dist-packages/", version, _OWN)

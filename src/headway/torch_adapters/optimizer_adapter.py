@@ -157,7 +157,7 @@ def with_closure(
 
 
 class CachedLossClosure:
-    """A closure whose first call was already made."""
+    """A closure whose first call returns the loss that is already known."""
 
     def __init__(self, closure: Closure, loss: Any, *, held: bool) -> None:
         self._closure = closure

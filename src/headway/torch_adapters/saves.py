@@ -1,4 +1,4 @@
-"""Observes `torch.save`, for as long as someone listens."""
+"""Observes `torch.save` while a listener is registered."""
 
 from __future__ import annotations
 

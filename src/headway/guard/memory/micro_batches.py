@@ -1,4 +1,4 @@
-"""Cuts one call of a model into micro-batches, joins their results, and proves that it may.
+"""Splits one call of a model into micro-batches, joins their results, and verifies them.
 
 The proof runs a few rows once together and once in pieces. It finds whether a sample's output
 depends on other samples of the batch, and how a loss that the model computes is reduced.
@@ -187,7 +187,7 @@ def buffers_unchanged(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def verify_split(call: ModelCall) -> Reduction | None:
-    """Show on a few rows that pieces give what the rows give together.
+    """Verify on a few rows that micro-batches give the same result as the rows together.
 
     Returns how scalars are reduced; None: there are none. Raises CannotSplit.
     """

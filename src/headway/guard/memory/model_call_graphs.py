@@ -42,7 +42,7 @@ class CallGraph:
     """The parameters of a model, and the outputs of one call that can have a gradient."""
 
     def __init__(self, call: ModelCall, leaves: Sequence[Any], positions: Sequence[int]) -> None:
-        """`leaves`: everything that the call returned; `positions`: which of it are outputs."""
+        """`leaves`: everything that the call returned; `positions`: where its outputs are."""
         self.call = call
         self.positions = positions
         self.outputs: list[Tensor] = [leaves[at] for at in positions]
@@ -54,7 +54,7 @@ class CallGraph:
 
 
 class Boundary(torch.autograd.Function):
-    """Outputs whose backward pass asks a `CallGraph` for the gradients of the parameters."""
+    """Outputs whose backward pass gets the gradients of the parameters from a `CallGraph`."""
 
     @staticmethod
     def forward(ctx: Any, graph: CallGraph, *parameters: Tensor) -> tuple[Tensor, ...]:

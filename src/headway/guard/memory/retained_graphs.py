@@ -212,7 +212,7 @@ class GraphRetention:
     # Which line.
 
     def _pursue(self, step: int) -> None:
-        """Trace all backward passes of one step; what remains of it is counted later."""
+        """Trace all backward passes of one step; nodes that stay alive are counted later."""
         if self._traced and step - self._traced_step >= AGE:
             self._find_out(step)
         if self._traced:

@@ -300,7 +300,7 @@ class StepVote:
         fields = {
             RankField.SECONDS: ready - self._ended if self._ended else UNKNOWN,
             RankField.LOSSES: has_loss,
-            RankField.LEAVE: ranks.leave_asked,
+            RankField.LEAVE: ranks.exit_requested,
             RankField.SAVE: ranks.save_asked,
             RankField.POISONED: ranks.poisoned,
             RankField.IDLE: report.idle,

@@ -107,7 +107,7 @@ class DataPosition:
     def _open_again(
         self, one: DataPass, start: Mapping[str, Any], iterate: Callable[[Any], Iterator[Any]]
     ) -> Iterator[Any]:
-        """The same pass as before, by the same number of ranks."""
+        """The same pass, continued by the same number of ranks."""
         one.given = start["given"]
         if "loader" in start:
             workers = getattr(one.loader, "num_workers", 0)

@@ -1,4 +1,4 @@
-"""When a script has run long enough: after a number of steps, backward passes or seconds."""
+"""Limits of a script: ends it after a number of steps, backward passes or seconds."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class StepLimits:
         _thread.interrupt_main()
 
     def _interruption(self, before: Any) -> Any:
-        """A handler of Ctrl-C that tells the timer from the user."""
+        """A handler of Ctrl-C that distinguishes the timer from the user."""
 
         def interrupted(number: int, frame: Any) -> None:
             if self.enough:

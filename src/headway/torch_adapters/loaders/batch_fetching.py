@@ -1,4 +1,4 @@
-"""How a DataLoader makes a batch of its data set: traced in its workers, or done once more."""
+"""Fetches a batch from a data set as a DataLoader does: traced in its workers, or again."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class BatchRecipe:
         return cls(loader.dataset, batched, size, *more)
 
     def can_fetch(self, indices: Any) -> bool:
-        """Whether the batch of these indices can be made once more."""
+        """Whether the batch of these indices can be fetched again."""
         if isinstance(self.dataset, IterableDataset):
             # Workers share such a data set out among themselves.
             return _IterableFetcher is not None and self.workers == 0

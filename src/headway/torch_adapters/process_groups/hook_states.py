@@ -1,4 +1,4 @@
-"""What a user's communication hook keeps from step to step, such as PowerSGD's error feedback.
+"""The state of a user's communication hook, such as PowerSGD's error feedback.
 
 A bad gradient corrupts it before the step is judged, and with it every later gradient. It is
 copied after a good step and put back when an update is skipped, as buffers are. Snapshots contain

@@ -188,7 +188,7 @@ class LocalGradientMonitor:
 
 
 def _takes_uneven_steps(replica: nn.parallel.DistributedDataParallel) -> bool:
-    """Whether `join` is in force; False where torch does not tell."""
+    """Whether `join` is active; False if torch does not expose it."""
     return bool(getattr(getattr(replica, "_join_config", None), "enable", False))
 
 

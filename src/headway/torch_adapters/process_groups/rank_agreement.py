@@ -119,7 +119,7 @@ def _is_open(group: ProcessGroup) -> bool:
 
 
 def first_sentence(error: Exception) -> str:
-    """What gloo or NCCL says, without the line of its source and its advice."""
+    """The message of gloo or NCCL, without the line of its source and its advice."""
     text = re.sub(r"^\[[^\]]*\]\s*", "", str(error).strip())
     return re.split(r"\.\s|\n", text)[0].rstrip(". ") or type(error).__name__
 
@@ -160,7 +160,7 @@ class SingleProcess:
         """Fill host tensors with those of rank 0, which every rank names in the same order."""
 
     def close(self) -> None:
-        """No rank asks anything any more."""
+        """No rank makes another request."""
 
 
 class Agreement(SingleProcess):

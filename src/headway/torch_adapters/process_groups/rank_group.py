@@ -67,7 +67,7 @@ class RankGroup:
         """To be reported: it is time to write a snapshot."""
         self.saving = False
         """It is; true at the same step on every rank, until they have done so."""
-        self._leave_asked = False
+        self._exit_requested = False
         self._models = models
         self.alike = False
         """Whether every rank has the same list of parameters."""
@@ -86,14 +86,14 @@ class RankGroup:
         self.missing_descriptors = 0
         """How many file descriptors some rank lacks for a host group."""
 
-    def ask_to_leave(self) -> None:
-        """Tell the others, with the next step, that this rank must go; for signal handlers."""
-        self._leave_asked = True
+    def request_exit(self) -> None:
+        """Report with the next step that this rank must exit; for signal handlers."""
+        self._exit_requested = True
 
     @property
-    def leave_asked(self) -> bool:
-        """Whether this rank has been asked to leave."""
-        return self._leave_asked
+    def exit_requested(self) -> bool:
+        """Whether a signal has requested that this rank exits."""
+        return self._exit_requested
 
     def agree_on_start(self, segment: int, refused: UsageError | None = None) -> int:
         """The segment all ranks will write; also finds out whether they hold the same model.

@@ -204,7 +204,7 @@ def describe_mesh(tensors: Iterable[Tensor]) -> dict[str, Any]:
 
 
 def names_and_shapes(models: Iterable[nn.Module]) -> Sequence[tuple[str, tuple[int, ...]]]:
-    """What a model is made of, to compare with the other ranks."""
+    """The names and shapes of a model's tensors, to compare with the other ranks."""
     return [
         (name, tuple(parameter.shape) if is_dtensor(parameter) else (parameter.ndim,))
         for model in models
