@@ -46,7 +46,7 @@ class IncrementalChecks:
 
     @property
     def vanished(self) -> bool:
-        """Whether a process of the run is gone without having recorded its end."""
+        """Whether a process of the run has ended without recording it."""
         return any(self._end.unrecorded(self.run.path, self.run.opener))
 
     @property
@@ -214,7 +214,7 @@ class OwnRun(RunEntry):
         return self._latest
 
     def figures(self) -> RunFigures:
-        """Best loss, duration and so on, as far as the run was checked."""
+        """Best loss, duration and so on, of the part of the run that was checked."""
         return self._checks.figures
 
     def facts(self) -> Mapping[str, Any]:

@@ -74,7 +74,7 @@ class AnswersFirst:
         return self._count > 0 or time.monotonic() < self._expected
 
     def expect(self) -> None:
-        """Keep the interpreter free for what a page asks for once it is loaded."""
+        """Keep the interpreter free for the requests of a page that has just loaded."""
         self._expected = time.monotonic() + PAGE_LOAD_SECONDS
 
     def __enter__(self) -> None:

@@ -101,7 +101,7 @@ class OpenRun:
         self._recorder.end(self._moment().steps)
 
     def _record_cell(self) -> None:
-        """The exception of a notebook's cell after which no other cell has gone on."""
+        """The exception of a notebook's cell, if no other cell has continued after it."""
         failed, ending = self._cells.failed, self._recorder.ending
         if failed is not None and ending.status == "finished":
             if (error := failed.error) is not None:
@@ -311,7 +311,7 @@ class CellWatch:
 
 
 def _shell_events() -> Any:
-    """What an IPython shell tells about its cells; None outside of one."""
+    """The cells of an IPython shell; None outside of one."""
     ipython = sys.modules.get("IPython")
     try:
         return None if ipython is None else ipython.get_ipython().events

@@ -128,7 +128,7 @@ class MemoryTrial:
         del held
 
     def _largest(self) -> int | None:
-        """The largest number of rows that fits, as far as the time allows."""
+        """The largest number of rows that fits, found within the time limit."""
         low, high = 0, self._call.rows
         while high > 1 and time.monotonic() < self._end:
             rows = (low + high) // 2 if low else high // 2

@@ -131,7 +131,7 @@ class Watchdog:
         self._stopped.set()
 
     def ended(self, status: str, steps: int) -> None:
-        """The end of the run was recorded: tell the other ranks before the process goes."""
+        """The end of the run was recorded: notify the other ranks before the process ends."""
         self.stop()
         if self.board is not None:
             why = "ended normally" if status == "finished" else self.why or f"ended ({status})"
@@ -140,7 +140,7 @@ class Watchdog:
             )
 
     def continued(self) -> None:
-        """Another guard takes over because the training goes on: what was reported is over."""
+        """Another guard takes over because the training continues: the reported hang is over."""
         self.stop()
         if self._reported:
             self._over()
@@ -176,7 +176,7 @@ class Watchdog:
                 return
 
     def look(self) -> bool:
-        """Compare with the last look; False when the run is gone."""
+        """Compare with the last reading; False if the run no longer exists."""
         token = self._run.progress()
         if token is None:
             return False
@@ -218,7 +218,7 @@ class Watchdog:
             self._investigate()
 
     def _is_excused(self, stack: ThreadStack | None) -> bool:
-        """Whether standing still is right: nothing of the user's runs, or a person is asked."""
+        """Whether no progress is expected: no user code runs, or it waits for a person."""
         if stack is None or stack.place is None or is_at_prompt(stack):
             return True
         return not self._run.in_loop() and not is_collective(find_wait(stack.frames))

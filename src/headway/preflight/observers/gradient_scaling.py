@@ -140,7 +140,7 @@ _CLIPPING = frozenset({"clip_grad_norm_", "clip_grads_with_norm_"})
 
 
 class ScaledReadings(Observer):
-    """Hears the norms of gradients being taken, and compares them with what backward left."""
+    """Observes norms of gradients, and compares them with the gradients after backward."""
 
     functions = (*_NORMS, torch._foreach_norm)
 

@@ -256,7 +256,7 @@ class Labels(Observer):
         return self._as_grid(labels) is not None
 
     def _as_grid(self, labels: Tensor) -> Tensor | None:
-        """Flattened sequences as rows again, where the batch tells how long they are."""
+        """Flattened sequences as rows again, if the batch contains their lengths."""
         if self._grid is None:
             return None
         rows, length = self._grid

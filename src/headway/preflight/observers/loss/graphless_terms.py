@@ -1,4 +1,4 @@
-"""Terms of the loss that were computed from the model and lost their graph on the way.
+"""Terms of the loss that were computed from the model and lost their graph.
 
 A number without a graph that is added to a loss is followed back: everything computed from outputs
 or weights that train is marked, with the call that left the graph (`detach`, `tolist`, `no_grad`,
@@ -98,7 +98,7 @@ class GraphlessTermSite:
 
 
 class GraphlessTerms(Observer):
-    """Marks what leaves the graph, and hears what is added to losses."""
+    """Marks what leaves the graph, and observes what is added to losses."""
 
     functions = find_aliases(*_SUMS, *_READS, *_NEW)
     now_and_then = True
@@ -343,7 +343,7 @@ class EqualSite:
 
 
 class EqualSides(Observer):
-    """Hears comparisons with a graph whose sides are equal in every step: a picture that was not
+    """Observes comparisons with a graph whose sides are equal in every step: a picture that was not
     flipped, an output that was given twice."""
 
     functions = find_aliases(*_COMPARISONS)

@@ -73,7 +73,7 @@ class AccumulatedSteps:
 
 
 class TokenWeights(Observer):
-    """Counts the labels of each micro-batch, and asks autograd for the weight of its mean."""
+    """Counts the labels of each micro-batch, and reads the weight of its mean from autograd."""
 
     functions = find_aliases("cross_entropy", "nll_loss", "embedding")
     calls_before = STEPS

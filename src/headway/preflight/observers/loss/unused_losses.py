@@ -228,7 +228,7 @@ class PendingPart:
 
 @dataclass(slots=True)
 class PartUse:
-    """What became of the gradients of one part, over all passes."""
+    """How the gradients of one part were used, over all passes."""
 
     first: int
     place: dict[str, Any] | None

@@ -33,7 +33,7 @@ CLOSELY, EVERY = 6, 10
 
 
 class FrozenParameters(Observer):
-    """Hears every change of `requires_grad`, and looks for those that change nothing."""
+    """Observes every change of `requires_grad`, and finds those without effect."""
 
     functions = (_SET, Tensor.requires_grad_)
     now_and_then = True
@@ -58,7 +58,7 @@ class FrozenParameters(Observer):
         self.script.launch.on_recorder.append(lambda _: self._report_frozen())
 
     def _report_frozen(self) -> None:
-        """Where the most parameters were frozen, before anybody asks which they are."""
+        """The line that froze the most parameters, before they are examined."""
         places = [place for p, place in self._frozen.values() if place and not p.requires_grad]
         counted = {str(place): (places.count(place), place) for place in places}
         if counted:

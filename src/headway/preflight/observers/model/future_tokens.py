@@ -49,7 +49,7 @@ class ShiftedTargets(NamedTuple):
 
 
 class FutureTokens(Observer):
-    """Hears targets and forwards, and asks at a few steps."""
+    """Observes targets and forward passes, and runs trials at a few steps."""
 
     functions = find_aliases("cross_entropy", "nll_loss", "gather")
     calls_before = ASKED_AT[-1] + 1

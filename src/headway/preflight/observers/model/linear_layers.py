@@ -58,7 +58,7 @@ class _Layer:
 
 
 class LinearLayers(Observer):
-    """Tells of chains without a nonlinearity (`linear-chain`), and of the state at the start:
+    """Reports chains without a nonlinearity (`linear-chain`) and the state at the start:
     the weights (`initial-weights`) and how the signal fares (`initial-signal`)."""
 
     functions = (*LINEAR, *CONVOLUTIONS, *TRANSPOSED, *PRODUCTS, *SUMS)
@@ -185,7 +185,7 @@ class LinearLayers(Observer):
             self._conclude()
 
     def _conclude(self) -> None:
-        """Tell of the chains that were there in every look: layers may be skipped at random."""
+        """Report the chains that were observed every time: layers may be skipped at random."""
         lasting = [
             facts
             for names, (seen, facts) in self._chains.items()

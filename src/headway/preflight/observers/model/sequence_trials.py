@@ -28,7 +28,7 @@ RANDOM_OPS = ("rand", "bernoulli", "multinomial", "normal_", "uniform_", "poisso
 
 
 class SequenceTrial(Observer):
-    """Base of the trials: keeps the forwards of the first steps until one can be asked."""
+    """Base of the trials: keeps the forward passes of the first steps until one can be used."""
 
     topic: str
     first_steps: int

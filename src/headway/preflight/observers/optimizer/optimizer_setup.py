@@ -287,7 +287,7 @@ def trainable_parameters(optimizer: Optimizer) -> list[Tensor]:
 
 
 def is_plain_parameter(parameter: Tensor) -> bool:
-    """Whether a parameter can be changed and put back by anybody."""
+    """Whether a parameter can be changed and restored."""
     return (
         type(parameter) in (Tensor, torch.nn.Parameter)
         and parameter.layout is torch.strided

@@ -127,7 +127,7 @@ class Schedules(Observer):
         self.evidence.record(TOPIC, facts)
 
     def _stepped_at(self, schedule: Any) -> dict[str, Any] | None:
-        """The user's line that steps it; where a framework does, the line that asked for that."""
+        """The user's line that steps it, or that calls the framework which steps it."""
         if self.script.users_own_call():
             return self.script.place()
         asked = find_line(self.script, INTERVAL)
