@@ -26,7 +26,7 @@ from headway.rerun.recorded_batch import BatchOrigin, RecordedBatch
 from headway.rerun.step_tracer import StepOrigins, StepTracer, record_origins
 from headway.rerun.strategies.lifted_body import LiftedBody, read_variables
 from headway.rerun.strategies.loop_follower import LoopFollower
-from headway.rerun.strategies.loop_source import FrameContinuation, find_rest
+from headway.rerun.strategies.loop_source import RestOfFrame, find_rest
 from headway.torch_adapters.loaders.batch_fetching import BatchRecipe
 from headway.torch_adapters.optimizer_adapter import own_step_hooks
 from headway.torch_adapters.tensor_values import count_nonfinite
@@ -153,7 +153,7 @@ def _possible_rests(
                 yield bodies
 
 
-def _count_back(part: FrameContinuation) -> dict[str, Any]:
+def _count_back(part: RestOfFrame) -> dict[str, Any]:
     """The counters of a loop in its iteration before."""
     values = read_variables(part.frame, part.counters)
     return {name: value - 1 for name, value in values.items() if type(value) is int}

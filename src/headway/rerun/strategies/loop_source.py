@@ -155,7 +155,7 @@ def find_part(frame: FrameType | None, avoid: frozenset[str] = frozenset()) -> L
     return None
 
 
-class FrameContinuation(NamedTuple):
+class RestOfFrame(NamedTuple):
     """What a frame runs after the step."""
 
     frame: FrameType
@@ -164,13 +164,13 @@ class FrameContinuation(NamedTuple):
     """The variables of its loop, if that is the one which ends here."""
 
 
-def find_rest(frame: FrameType | None, *, after_loop: bool = False) -> list[FrameContinuation]:
+def find_rest(frame: FrameType | None, *, after_loop: bool = False) -> list[RestOfFrame]:
     """What runs after the step until the body of its loop ends: the statements of each frame, from
     the innermost on. Empty if there is no such loop, or they cannot run outside of it.
 
     `after_loop`: instead, what runs after that loop in its function or in the loop around it.
     """
-    found: list[FrameContinuation] = []
+    found: list[RestOfFrame] = []
     for candidate in _own_frames(frame):
         tree = None if candidate is None else parse_source(candidate)
         if candidate is None or tree is None or candidate.f_code.co_name in _EXPRESSIONS:
@@ -189,7 +189,7 @@ def find_rest(frame: FrameType | None, *, after_loop: bool = False) -> list[Fram
             ends = loops[0] if loops and not after_loop else None
             target = [] if ends is None or isinstance(ends, ast.While) else [ends.target]
             names = frozenset(bound_names(target))
-            found.append(FrameContinuation(candidate, ast.copy_location(again, rest[0]), names))
+            found.append(RestOfFrame(candidate, ast.copy_location(again, rest[0]), names))
         if loops:
             return found
     return found
