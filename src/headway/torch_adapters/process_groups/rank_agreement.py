@@ -225,7 +225,7 @@ class Agreement(SingleProcess):
         so that a healthy run needs no other."""
         if self._ranks.training:
             return self._host.open(), torch.device("cpu")
-        return self._ranks.group, self._ranks.meeting_place()
+        return self._ranks.group, self._ranks.reduction_device()
 
     def close(self) -> None:
         if not self._closed:

@@ -108,7 +108,7 @@ class RankGroup:
         message = torch.tensor(
             [segment, mark, -mark, _refusal(refused), state, -state, lacking],
             dtype=torch.int64,
-            device=self.meeting_place(),
+            device=self.reduction_device(),
         )
         self.reduce(message, dist.ReduceOp.MAX, "while the guard was created")
         agreed, highest, lowest, any_refused, most, least, lacking = message.tolist()
@@ -132,13 +132,13 @@ class RankGroup:
 
     def place(self, device: torch.device) -> torch.device:
         """Where numbers from a device can be reduced: there, or on the group's own device."""
-        return device if device.type in self._devices() else self.meeting_place()
+        return device if device.type in self._devices() else self.reduction_device()
 
     def _devices(self) -> list[str]:
         kinds: list[torch.device] = getattr(self.group, "_device_types", [])
         return [kind.type for kind in kinds]
 
-    def meeting_place(self) -> torch.device:
+    def reduction_device(self) -> torch.device:
         """Where small numbers from the host can be reduced."""
         if "cpu" in self._devices():
             return torch.device("cpu")
