@@ -91,7 +91,7 @@ class RecoveryManager:
     def rungs(self, verdict: StepVerdict) -> frozenset[Rung]:
         """The actions that are possible now for a bad step."""
         if verdict.poisoned:
-            self.snapshotter.distrust(verdict.step)
+            self.snapshotter.drop_untrusted(verdict.step)
         always = {Rung.SKIP, Rung.BACK_OFF, Rung.HALT}
         can = self.snapshotter.can_roll_back(verdict.step)
         return frozenset(always | {Rung.ROLL_BACK} if can else always)
