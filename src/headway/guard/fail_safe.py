@@ -37,7 +37,7 @@ class FailedRank:
     def __init__(self, machine: StepMachine) -> None:
         self._machine = machine
 
-    def hear(self, step: OptimizerStep) -> None:
+    def receive_outcome(self, step: OptimizerStep) -> None:
         """The other ranks learn the outcome of the last step, and may ask about it."""
         step.expect_pending_rerun()
 

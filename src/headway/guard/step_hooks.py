@@ -145,7 +145,7 @@ class StepHooks:
         if step.transfer.lag:
             protected(step.transfer.collect)
         if protected.tripped:
-            self._failed_rank.hear(step)
+            self._failed_rank.receive_outcome(step)
         if self._rerun.pending:  # after this step the weights are different
             self._rerun.rerun(RerunMoment.NEXT_STEP, current_frame(2))
         skipped = bool(protected(step.before))

@@ -343,7 +343,7 @@ class StepMachine:
         """What the host can measure about the step."""
         values = self._host.read(context)
         if context.step % PARAMETER_SCAN_INTERVAL == 0:
-            self._buffers.look_again()
+            self._buffers.find_new_buffers()
             self._inspection.parameters(context.step)
         return values
 

@@ -155,7 +155,7 @@ def run_check(
     )
     private = how.supervised_in if how.run_dir is None else None
     if private is not None:
-        launch.on_recorder.append(lambda recorder: recorder.leave_trail(private))
+        launch.on_recorder.append(lambda recorder: recorder.write_for_parent(private))
     with ExitStack() as stack:
         for around in (
             write_crash_stack(how.supervised_in, 0 if private else rank_group.own_rank()),

@@ -62,7 +62,7 @@ class GradientPlan:
                 for gradient in gradients
             )
 
-    def surprise(self) -> None:
+    def forget_layout(self) -> None:
         """Called if the gradients differ from the expected layout."""
         self.key, self.uniform = (), False
 

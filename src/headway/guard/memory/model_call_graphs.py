@@ -177,7 +177,7 @@ class MicroBatchGraph(CallGraph):
         self.states: list[RngState] = []
         """The random numbers before each piece; empty: the model draws none."""
 
-    def rehearse(self) -> None:
+    def try_largest_part(self) -> None:
         """Run the largest piece forward and backward: does it fit, and what needs a gradient?"""
         now = RngState()
         try:

@@ -206,7 +206,7 @@ class SplitForward:
         while True:
             graph = MicroBatchGraph(call, call.parts(pieces), reduction)
             try:
-                graph.rehearse()
+                graph.try_largest_part()
                 result = graph.run()
                 break
             except Exception as error:
