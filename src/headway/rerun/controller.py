@@ -374,7 +374,7 @@ class RerunController:
         began = time.perf_counter()
         self._sandbox = sandbox
         try:
-            with allow_device_sync(), self.tracer.paused_tracing(), sandbox:
+            with allow_device_sync(), self.tracer.set_aside(), sandbox:
                 yield sandbox
         finally:
             self._sandbox = None

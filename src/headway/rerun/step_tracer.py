@@ -202,7 +202,7 @@ class StepTracer:
         if key in self._recorded or len(self._recorded) >= MAX_RESULTS:
             return
         self._recorded.add(key)
-        with self.paused_tracing():
+        with self.set_aside():
             trials = attempt(first)
         record_origins(host, host.step, found.origins, trials)
 
@@ -238,11 +238,11 @@ class StepTracer:
         if frame is None or found.trials or not found.origins:
             return found
         in_child = importlib.import_module("headway.rerun.step_in_child")
-        with self.paused_tracing():
+        with self.set_aside():
             return found._replace(trials=in_child.try_step(host, frame, found.origins[0]))
 
     @contextmanager
-    def paused_tracing(self) -> Iterator[None]:
+    def set_aside(self) -> Iterator[None]:
         """Trace nothing while a bad step is run again."""
         session = self._session
         before = session is None or session.trace.paused

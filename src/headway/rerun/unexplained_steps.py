@@ -251,7 +251,7 @@ class UnexplainedSteps:
             if not pending:
                 missed = replace(missed, why=missed.why or loop.obstacle)
             known = len(self._results.found)
-            with self.tracer.paused_tracing():
+            with self.tracer.set_aside():
                 explain, trace = self.between_steps.explain, self.tracer.trace
                 given = (missed, frame, loop.present, self._results, trace)
                 protected.spare(TRACING, explain, *given)
