@@ -38,7 +38,7 @@ class FailedRank:
         self._machine = machine
 
     def receive_outcome(self, step: OptimizerStep) -> None:
-        """The other ranks learn the outcome of the last step, and may ask about it."""
+        """The other ranks read the outcome of the last step, and may re-run it."""
         step.expect_pending_rerun()
 
     def step(self, step: OptimizerStep) -> None:
