@@ -71,7 +71,7 @@ class StepState(Enum):
     FORWARD = "forward"
     BACKWARD = "backward"
     STEPPING = "stepping"
-    """An optimizer applies its update, or has applied it and the loop body goes on."""
+    """An optimizer applies its update, or has applied it and the loop body continues."""
     SKIPPED = "skipped"
     """The same, but the update was skipped."""
     RERUNNING = "rerunning"
@@ -122,7 +122,7 @@ class StepMachine:
         self._batch_used = False
         """Whether an optimizer has stepped since the last batch."""
         self._announced = False
-        """Whether a loader or an adapter tells when the loop body is complete."""
+        """Whether a loader or an adapter reports that the loop body is complete."""
         self._started = False
         """Whether the state before the first step was kept."""
         self._saw_batch = False
@@ -167,7 +167,7 @@ class StepMachine:
     # Events of the loader.
 
     def batch_wanted(self) -> None:
-        """The loop asks for the next batch, so its body is complete."""
+        """The loop requests the next batch, so its body is complete."""
         self._announced = True
         self._heartbeat.enter(DATA)
         if len(self.optimizer_steps) > 1 and not self._lags():

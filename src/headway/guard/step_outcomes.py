@@ -70,7 +70,7 @@ class StepOutcomes:
         self.extra_signals = ExtraSignals()
         """Signals that others have measured for the current step."""
         self.last_good = True
-        """Whether no optimizer's part of the current step was bad, as far as is known."""
+        """Whether no optimizer's part of the current step is known to be bad."""
         self.halted = False
         self._halt_error: TrainingHalted | None = None
         self._usual: dict[str, float] = {}

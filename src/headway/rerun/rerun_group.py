@@ -209,7 +209,7 @@ class RerunGroup:
             found, high, values = self._rounds.exchange(place, what, value(), numbers())
             if found is place is not RankPosition.FAILED:
                 return high, values
-            # All ranks that get here vote once more, unless a rank has given up.
+            # All ranks that get here vote again, unless a rank has given up.
             if found is RankPosition.GIVEN_UP:
                 self._given_up = True
             elif unannounced is None:

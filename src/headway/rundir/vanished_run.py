@@ -195,7 +195,7 @@ class StreamEnd:
             self._recorded.add(record.rank)
 
     def unrecorded(self, run_dir: Path, opener: Opener) -> Iterator[EventRecord]:
-        """An event for every rank whose process is gone without a recorded end."""
+        """An event for every rank whose process ended without recording it."""
         for rank in heartbeat_ranks(run_dir):
             if rank in self._recorded:
                 continue

@@ -158,7 +158,7 @@ class OpSchema:
     chooses: bool = False
     """Leaves out some of what it is given."""
     pointwise: bool = False
-    """Every element of the result is made of those at its own place."""
+    """Every element of the result depends on those at its own position."""
     collective: bool = False
     """What it writes may come from another rank, and later."""
 

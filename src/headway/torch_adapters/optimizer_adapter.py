@@ -304,7 +304,7 @@ def gradients_are_scaled(scaler: GradScaler, optimizer: Optimizer) -> bool:
 
 
 def rewind_scaler(scaler: GradScaler, scale: Tensor) -> None:
-    """A scaler as before a step: with this scale, and no optimizer unscaled or stepped."""
+    """Reset a scaler to its state before a step: this scale, no optimizer unscaled or stepped."""
     present = current_scale(scaler)
     if present is not None:
         present.copy_(scale)

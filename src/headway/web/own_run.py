@@ -161,7 +161,7 @@ class OwnRun(RunEntry):
     _over: bool = field(default=False, init=False)
     """Whether the run has recorded its end; a resume clears it."""
     _vanished: bool = field(default=False, init=False)
-    """Whether its process is gone without that; a resume clears it."""
+    """Whether its process ended without that; a resume clears it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

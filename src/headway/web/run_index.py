@@ -143,7 +143,7 @@ class RunIndex:
         return sorted([*self._own.values(), *self._foreign.values()], key=lambda run: -run.changed)
 
     def search(self) -> None:
-        """Find new run directories and drop those that are gone."""
+        """Find new run directories, and drop those that no longer exist."""
         found: dict[str, Path] = {}
         self.left_out = 0
         for path in find_run_folders(self.root):

@@ -19,7 +19,7 @@ from headway.core.state import register_state_class
 # only shows that something is retained; the events `retained` and `growth` say what and where.
 
 AllocationSite: TypeAlias = dict[str, Any]
-"""`file`, `line`, `function`, `op`, `holder`, … as far as known."""
+"""The known ones of `file`, `line`, `function`, `op`, `holder`, …"""
 
 _SITE_TYPES: dict[str, type | tuple[type, ...]] = {
     "of": str,

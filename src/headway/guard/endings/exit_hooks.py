@@ -171,7 +171,7 @@ def _install() -> None:
 
 
 def _uninstall() -> None:
-    # Whoever has replaced the hooks since still calls ours: then they stay.
+    # Code that has replaced the hooks since still calls ours, so they stay.
     if _previous and sys.excepthook is _exception_hook and threading.excepthook is _thread_hook:
         sys.excepthook, threading.excepthook, undo = _previous.pop()
         for restore in undo:

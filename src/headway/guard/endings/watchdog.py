@@ -45,7 +45,7 @@ LEAST_S = 6.0
 PAUSES = 3.0
 """A hang is longer than this many times the longest pause of the run."""
 UNHEARD_S = 60.0
-"""The least seconds where some ranks cannot be asked: they may be evaluating."""
+"""The minimum in seconds if some ranks do not answer: they may be evaluating."""
 FIRST_STEPS = 3
 """Steps before which the usual pause is not known."""
 FIRST_S = 300.0
@@ -63,7 +63,7 @@ class WatchedProgress:
     """What a watchdog reads of a run. Every function may be called from its thread."""
 
     progress: Callable[[], Hashable]
-    """A value that changes with every batch, backward pass and step; None: the run is gone."""
+    """A value that changes with every batch, backward pass and step; None: no run."""
     step: Callable[[], int]
     made: Callable[[], int]
     """Number of steps that this process has made; after a resume less than `step`."""
@@ -108,7 +108,7 @@ class Watchdog:
         """Seconds since the last batch, backward pass or step."""
         self._longest = 0.0
         self._found: dict[str, Any] | None = None
-        """The hang that all ranks know of."""
+        """The hang that was reported to all ranks."""
         self._reported = False
         self.why = ""
         """Why this rank fails, if it does."""

@@ -151,7 +151,7 @@ class GraphRetention:
 
     def _attends(self, step: int) -> bool:
         """Whether this step matters: a probe needs the newest nodes of the two steps before it."""
-        # Whether `_is_probe` holds for this step or one of the next two; this is asked at each.
+        # Whether `_is_probe` holds for this step or one of the next two.
         return bool(self._attempts) or step - self._first < AT_FIRST or -step % self._every <= 2
 
     def _watch(self, step: int, starts: Sequence[Any]) -> None:

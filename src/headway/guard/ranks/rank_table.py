@@ -283,7 +283,7 @@ class RankTable:
         return int(self._calls[call - RankField.LEAVE])
 
     def who(self, call: RankField) -> list[int]:
-        """The ranks that have set this column, as far as they are known."""
+        """The known ranks that have set this column."""
         if not self.count(call):
             return []
         if not self._complete and call is RankField.POISONED:

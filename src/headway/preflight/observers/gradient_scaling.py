@@ -40,7 +40,7 @@ class ScaledClipping(Observer):
             self._scalers[id(scaler)] = scaler
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
-        """Remember one gradient: whoever unscales by hand makes it smaller."""
+        """Keep one gradient: a script that unscales by hand makes it smaller."""
         if not self._scalers or self._told >= MOST_CLIPPINGS:
             return
         for optimizer in self.script.optimizers:

@@ -161,7 +161,7 @@ class FoundLoop:
 
     body: LoopBody | None = None
     again: bool = False
-    """The loop can receive its batch once more: nothing else is drawn together with it."""
+    """The loop can receive its batch again: nothing else is drawn together with it."""
 
 
 def find_loop_body(frame: FrameType | None, latest: Any, ages: Sequence[int]) -> FoundLoop:

@@ -135,7 +135,7 @@ class BatchRecipe:
 
     @classmethod
     def of(cls, loader: Any) -> BatchRecipe | None:
-        """None if it is no DataLoader, or is gone."""
+        """None if it is not a DataLoader, or no longer exists."""
         if not isinstance(loader, DataLoader):
             return None
         size = loader.batch_size

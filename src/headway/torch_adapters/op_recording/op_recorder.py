@@ -83,7 +83,7 @@ class OpRecorder(OutermostDispatchMode):
     # When it runs.
 
     def install(self) -> None:
-        """Let it know of custom autograd functions, whose forward runs without gradients."""
+        """Register custom autograd functions, whose forward runs without gradients."""
         if self._undo is None:
             self._undo = _watch_functions(self)
 

@@ -72,13 +72,13 @@ class HookStates:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Put back what was remembered before the step."""
+        """Restore what was saved before the step."""
         self.load_state_dict({"states": self._kept})
         self._known = _stamp([_remembered(state) for state, _ in self._states])
 
     @torch.no_grad()
     def settle_on_device(self, bad: Tensor) -> None:
-        """Put back where `bad` is true, without asking the host; counters stay."""
+        """Restore where `bad` is true, without reading it on the host; counters stay."""
         old = dict(find_tensors(self._kept))
         for path, tensor in find_tensors([_remembered(state) for state, _ in self._states]):
             copy = old.get(path)

@@ -142,7 +142,7 @@ class SingleProcess:
         self.folder = f"snapshots.rank{number}" if number else "snapshots"
         """Where its snapshots go in the run directory."""
         self.can_meet = True
-        """Whether questions can be asked once training has begun."""
+        """Whether ranks can make requests once training has begun."""
 
     def from_rank_zero(self, value: T) -> T:
         """What rank 0 says."""

@@ -58,7 +58,7 @@ class RankGroup:
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self.leaving = False
-        """Some rank was asked to leave; true at the same step on every rank."""
+        """A rank must exit; true at the same step on every rank."""
         self.off = ""
         """Why every rank's guard is switched off, at the same step; empty: it is not."""
         self.poisoned = False

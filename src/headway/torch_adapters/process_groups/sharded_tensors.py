@@ -76,7 +76,7 @@ def register_fsdp_units(models: Iterable[nn.Module]) -> None:
 
 
 _units: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-"""What FSDP2 knows of a parameter, by the parameter's identity."""
+"""FSDP2's own object for a parameter, by the parameter's identity."""
 
 
 def parameter_groups(model: nn.Module) -> list[Any]:

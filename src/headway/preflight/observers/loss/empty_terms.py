@@ -26,7 +26,7 @@ from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.frames import is_installed_file
 from headway.torch_adapters.loss_graph import add_note, find_sums, take_note
 
-# Under which condition a line runs, as far as the source tells: what the data are, or a setting.
+# The condition under which a line runs, read from the source: the data, or a setting.
 
 # A loss function that finds nothing to compare gives back a 0 (`if not pairs.any(): return
 # zeros`): that depends on the data. A disabled part also returns 0: that

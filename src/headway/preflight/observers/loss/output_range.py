@@ -302,7 +302,7 @@ _ACTIVATIONS = (
 
 
 class OutputRange(Observer):
-    """Writes notes, tells nothing."""
+    """Writes notes; reports nothing."""
 
     functions = find_aliases(*_ARITHMETIC, *_ACTIVATIONS)
     calls_before = STEPS

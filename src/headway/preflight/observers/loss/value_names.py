@@ -178,7 +178,7 @@ def _text(node: ast.AST | None) -> str | None:
 # The scalars a script computes on its way to a backward pass, and what it calls them.
 
 MOST_BENEATH = 400
-"""Nodes below a term that are searched for the losses it is made of."""
+"""Nodes below a term that are searched for its losses."""
 
 
 @dataclass(eq=False, slots=True)

@@ -100,7 +100,7 @@ class FrozenParameters(Observer):
         if known is None:
             frames = list(self.script.frames())
             meant = is_freezing_by_name(frame.f_code.co_name for frame in frames)
-            # Between two loops, by whoever calls them: a new stage.
+            # Between two loops, in their caller: a new stage.
             meant = meant or (bool(frames) and id(frames[0]) in self._loop[1:])
             if place is not None:
                 meant = meant or is_under_time_condition(place["file"], place["line"])

@@ -29,7 +29,7 @@ from headway.torch_adapters.model_copy import (
 from headway.torch_adapters.tensor_values import batch_tensors as tensors_of
 
 MIXING_AT = (0, 1, 2)
-"""Steps at which samples are exchanged one by one; two that tell suffice."""
+"""Steps at which samples are exchanged one by one; two conclusive ones suffice."""
 ENOUGH = 2
 IGNORED_AT = (2, 5, 10, 40)
 """Steps at which all are: by then a head that began with zeros has left them behind."""

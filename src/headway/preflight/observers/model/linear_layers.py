@@ -70,7 +70,7 @@ class LinearLayers(Observer):
         self._looked = 0
         self._first = 0
         self._chains: dict[tuple[str, ...], tuple[int, dict[str, Any]]] = {}
-        """Chains by their members: in how many looks they were seen, and what there is to tell."""
+        """Chains by their members: how often they were observed, and their facts."""
         self._called: dict[str, int] = {}
         """Layer → in how many looks it was called."""
         self._weighed: set[int] = set()

@@ -105,7 +105,7 @@ TIED_WEIGHTS_TOPIC = "tied-weights"
 
 
 class TiedWeights(Observer):
-    """Compares them once, at the first backward pass: before any update tells them apart."""
+    """Compares them once, at the first backward pass, before any update makes them differ."""
 
     def start(self) -> None:
         self._looked: set[int] = set()

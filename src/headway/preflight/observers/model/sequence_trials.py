@@ -33,7 +33,7 @@ class SequenceTrial(Observer):
     topic: str
     first_steps: int
     tokens_alone = True
-    """Whether only models with a table of tokens are asked."""
+    """Whether only models with a token embedding are tried."""
 
     def start(self) -> None:
         self._forwards: list[ModuleForward] = []
