@@ -347,7 +347,7 @@ class UnusedBatches:
         """Buffers are bad: record the line that made a bad batch, of the loader that trains."""
         latest = None if host.latest is None else host.latest.origin
         kept, self._kept = self._kept, deque(maxlen=MAX_KEPT)
-        # References to one loader are one object, also when it no longer exists.
+        # References to one loader are one object, also when it is gone.
         alike = [one for one in kept if latest is not None and one[0].loader is latest.loader]
         for origin, recipe in alike[:MAX_FETCHED]:
             child_origin = importlib.import_module("headway.rerun.child_origin")

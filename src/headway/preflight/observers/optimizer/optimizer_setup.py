@@ -295,7 +295,7 @@ def is_plain_parameter(parameter: Tensor) -> bool:
     )
 
 
-# Reports the settings of every optimizer at its first step.
+# Tells what every optimizer is set to when it first steps.
 
 
 class OptimizerSettings(Observer):
