@@ -103,7 +103,7 @@ def _write_and_confirm(session: FixSession, request: FixRequest, last: RunResult
     why = "interrupted"
     try:
         files.write()
-        _say("running the edited script once more")
+        _say("running the edited script again")
         after = request.run({})
         if request.run.command == "replay":
             why = "" if after.cured else after.error
