@@ -36,7 +36,7 @@ BLUR = 0.2
 
 @dataclass(frozen=True)
 class GrowthRule:
-    """When a rise is reported."""
+    """The conditions under which a rise is reported."""
 
     ratio: float = 1.1
     """Smallest ratio of the new level to the old."""

@@ -41,7 +41,7 @@ def fix_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True)
 class FixRequest:
-    """What to run again, on which files, and how far to go."""
+    """The run to repeat, its files, and which edits may be tried."""
 
     script: Path
     run: FreshRun

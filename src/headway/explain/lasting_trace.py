@@ -46,7 +46,7 @@ MAX_COPIED = 1 << 20
 
 
 class StepFacts(NamedTuple):
-    """What is known of the training by now."""
+    """The current facts about the training."""
 
     step: FailingStep
     """Models, optimizers, names; without them before the first backward pass of a script."""

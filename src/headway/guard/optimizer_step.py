@@ -50,7 +50,7 @@ class StepOrder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StepParts:
-    """What the optimizers of a guard share."""
+    """The parts that the optimizers of a guard share."""
 
     order: StepOrder
     deliver: Callable[..., None]

@@ -64,7 +64,7 @@ PARAMETER_SCAN_INTERVAL = 100
 
 
 class StepState(Enum):
-    """What the training loop is doing."""
+    """The state of the training loop."""
 
     BETWEEN = "between"
     """The loop body is complete: scheduler, scaler and EMA have been updated too."""

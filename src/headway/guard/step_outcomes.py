@@ -31,7 +31,7 @@ searches for its scale seldom needs more."""
 
 
 class StepCounter:
-    """How many steps were made."""
+    """The number of steps that were made."""
 
     __slots__ = ("first", "made")
 

@@ -121,7 +121,7 @@ class TrialView:
 
 @dataclass(frozen=True, slots=True)
 class IncidentView:
-    """What re-running a bad step found."""
+    """The result of re-running a bad step."""
 
     headline: str
     summary: str

@@ -44,7 +44,7 @@ class StepAborted(RuntimeError):
 
 
 class RankPosition(IntEnum):
-    """Where a rank is; the highest value counts for all."""
+    """The position of a rank; the highest value counts for all."""
 
     TOGETHER = 0
     """Before a collective."""

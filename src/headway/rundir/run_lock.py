@@ -82,7 +82,7 @@ class LockHolder:
 
 
 class WritesFiles(Protocol):
-    """Something that writes into a run directory."""
+    """A writer of a run directory."""
 
     def let_go(self) -> None:
         """Write nothing any more."""

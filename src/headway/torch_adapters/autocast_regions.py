@@ -19,7 +19,7 @@ from headway.torch_adapters.patching import install_patch, wrap_function
 
 
 class AutocastSetting(NamedTuple):
-    """What autocast does on one kind of device."""
+    """The setting of autocast for one kind of device."""
 
     enabled: bool
     dtype: torch.dtype

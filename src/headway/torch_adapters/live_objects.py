@@ -223,7 +223,7 @@ _CODE = (type, ModuleType, FunctionType, MethodType, FrameType)
 
 @dataclass(frozen=True, slots=True)
 class Referrer:
-    """What keeps the tensors."""
+    """The object that refers to the tensors."""
 
     name: str
     kind: str

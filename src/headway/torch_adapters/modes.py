@@ -104,7 +104,7 @@ class UncompiledDispatchMode(TorchDispatchMode):
 
 
 class LastingModes:
-    """How many dispatch modes are in force from the beginning of a script to its end."""
+    """Counts the dispatch modes that are active from the beginning of a script to its end."""
 
     count = 0
 

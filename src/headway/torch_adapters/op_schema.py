@@ -140,7 +140,7 @@ _CONSTANT = name_set("lift_fresh full full_like new_full scalar_tensor")
 
 @dataclass(frozen=True, slots=True)
 class OpSchema:
-    """How an op treats its arguments."""
+    """The effects of an op on its arguments."""
 
     aten: str
     """The name in `BadCall`: without overload, leading underscore and in-place underscore."""

@@ -173,7 +173,7 @@ class CachedLossClosure:
 
 
 class SavedStep(Protocol):
-    """What an optimizer held before its step."""
+    """The state of an optimizer before its step."""
 
     def went_bad(self) -> bool:
         """Whether the step left a weight non-finite."""

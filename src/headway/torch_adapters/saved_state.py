@@ -268,7 +268,7 @@ _LEFT_ALONE = (
 
 
 class ObjectSnapshot:
-    """What some objects held at one moment."""
+    """The contents of some objects at one moment."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ def make_run_id(name: str) -> str:
 
 @dataclass
 class RunFigures:
-    """What a table of runs shows of a whole run."""
+    """The figures of a whole run in the table of runs."""
 
     steps: int = 0
     best: float | None = None

@@ -55,7 +55,7 @@ INTERRUPTIONS = {"SIGTERMException": signal.SIGTERM}
 
 @dataclass(frozen=True, slots=True)
 class FailureMoment:
-    """What the training was doing when an exception was raised."""
+    """The state of the training when an exception was raised."""
 
     steps: int = 0
     """Steps that were made."""

@@ -38,7 +38,7 @@ MIN_LAYERS = 2
 
 @dataclass(slots=True)
 class TrialResult:
-    """What the trials have shown."""
+    """The results of the trials."""
 
     rows: int = 0
     """Rows of the batch that did not fit."""

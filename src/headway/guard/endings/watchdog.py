@@ -60,7 +60,7 @@ HUNG_STATUS = 124
 
 @dataclass(frozen=True, slots=True)
 class WatchedProgress:
-    """What a watchdog reads of a run. Every function may be called from its thread."""
+    """The parts of a run that a watchdog reads. Every function may be called from its thread."""
 
     progress: Callable[[], Hashable]
     """A value that changes with every batch, backward pass and step; None: no run."""

@@ -43,7 +43,7 @@ IGNORED = -100
 
 
 class CannotSplit(Exception):
-    """Why a batch cannot be run in pieces, in words for the user."""
+    """The batch cannot be run in micro-batches; the message says why."""
 
 
 @dataclass(slots=True)

@@ -290,7 +290,7 @@ _DEAD = _dead()
 
 
 class _RetainedTensors:
-    """Which tensors are retained, and the line of the newest one of a traced step.
+    """The tensors that are retained, and the line of the newest one of a traced step.
 
     Only this finds what was computed from a model's output without a backward pass.
     """

@@ -141,7 +141,7 @@ _SETS = _PASSES + 2
 
 
 class TableLayout:
-    """Where the numbers of each rank go in the vector that the ranks reduce."""
+    """The positions of each rank's numbers in the vector that the ranks reduce."""
 
     def __init__(self, size: int, rank: int, *, alike: bool = True) -> None:
         """`alike`: all ranks have the same parameters, so a replicated norm is that of all."""
@@ -226,7 +226,7 @@ class TableLayout:
 
 
 class RankTable:
-    """What the ranks reported at one step."""
+    """The reports of all ranks at one step."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ SAME_FACTOR = 1e-3
 
 @dataclass
 class RankState:
-    """What one rank reports before a step."""
+    """The report of one rank before a step."""
 
     weights: list[float]
     """A checksum of each parameter."""

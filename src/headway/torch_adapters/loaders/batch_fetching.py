@@ -123,8 +123,10 @@ def find_worker_dataset() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class BatchRecipe:
-    """How a loader makes a batch of its data set. It does not hold the loader: persistent workers
-    end when the last reference to theirs is gone."""
+    """The parts of a loader that fetch a batch from its data set.
+
+    It does not refer to the loader: persistent workers end with the last reference to theirs.
+    """
 
     dataset: Any
     batched: bool

@@ -29,7 +29,7 @@ from headway.torch_adapters.patching import wrap_function
 
 
 class LoaderListener(Protocol):
-    """What is notified of batches."""
+    """The interface of objects that are notified of batches."""
 
     def batch_wanted(self, frame: FrameType | None) -> Iterator[Any] | None:
         """The loop requests its next batch; the batches to yield before that, if any."""

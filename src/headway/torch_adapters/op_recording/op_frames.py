@@ -41,7 +41,7 @@ class FrameLine(NamedTuple):
 
 
 class FrameContext(NamedTuple):
-    """What the frames around an op say."""
+    """The facts that the frames around an op contain."""
 
     place: FrameLine | None = None
     """The innermost line that is not torch's."""

@@ -148,7 +148,7 @@ def _reset(root: Any) -> None:
 
 
 class ReplicaCounts:
-    """How many ranks of a group hold the same piece of a parameter."""
+    """The number of ranks of a group that have the same shard of a parameter."""
 
     def __init__(self, models: Iterable[nn.Module], size: int, *, alike: bool) -> None:
         """`alike`: every rank of the group has the same list of parameters."""

@@ -42,7 +42,7 @@ FITS_KEPT = 60
 
 @dataclass(slots=True)
 class LabelCounts:
-    """What one line that calls a loss function has been given."""
+    """The labels that one call of a loss function has received."""
 
     loss: str
     place: dict[str, Any] | None

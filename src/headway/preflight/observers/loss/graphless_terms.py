@@ -60,7 +60,7 @@ _DATA = Tensor.data.__get__  # type: ignore[attr-defined]
 
 @dataclass(frozen=True, slots=True)
 class GraphCutMark:
-    """How a tensor without a graph came out of one that has it."""
+    """The op that returned a tensor without a graph from one that has it."""
 
     cut: str
     place: dict[str, Any] | None

@@ -65,7 +65,7 @@ MOST_PLAYERS = 3
 
 @dataclass(slots=True)
 class LossPart:
-    """What is known of one named component, over all steps."""
+    """Facts about one named component, over all steps."""
 
     first: int
     place: dict[str, Any] | None

@@ -61,7 +61,7 @@ class UnusedLoss:
 
 
 class UnusedLosses:
-    """What is known of each, from step to step."""
+    """Facts about each loss, from step to step."""
 
     def __init__(self, script: ScriptContext, evidence: Evidence) -> None:
         self.fed: set[Any] = set()

@@ -106,7 +106,7 @@ _WRITERS = frozenset(_writers())
 
 @dataclass(slots=True)
 class InPlaceWrite:
-    """Something was written into a tensor."""
+    """A write into a tensor."""
 
     shapes: tuple[tuple[int, ...], ...]
     """Its own, and that of the tensor it is a view of."""

@@ -41,7 +41,7 @@ GRAPHS = 3
 
 @dataclass(slots=True)
 class _Layer:
-    """What is known about one call."""
+    """Facts about one call."""
 
     site: CallSite
     kind: str

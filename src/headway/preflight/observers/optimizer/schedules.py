@@ -24,7 +24,7 @@ _COUNT = re.compile(r"^(n|num|max|total)?_?(of_)?epochs?(_?(num|max|total|count)
 _CONFIGS = ("namespace", "config", "cfg", "args", "opt", "param", "setting")
 _FARTHEST = 1_000_000
 INTERVAL = r"""["']interval["']\s*:\s*["']step|interval\s*=\s*["']step"""
-"""How users set a framework to step a schedule with every batch."""
+"""How a framework is asked to step a schedule with every batch."""
 SETS_RATE = r"""\[["']lr["']\]\s*[*/]?=[^=]"""
 """A rate that is set by hand."""
 
@@ -127,7 +127,7 @@ class Schedules(Observer):
         self.evidence.record(TOPIC, facts)
 
     def _stepped_at(self, schedule: Any) -> dict[str, Any] | None:
-        """The user's line that steps it, or that calls the framework which steps it."""
+        """The user's line that steps it; where a framework does, the line that asked for that."""
         if self.script.users_own_call():
             return self.script.place()
         asked = find_line(self.script, INTERVAL)
@@ -150,7 +150,7 @@ class Schedules(Observer):
 
 
 def _named_count(frame: FrameType) -> int | None:
-    """A whole number called `epochs` or similar, in a variable or in a configuration."""
+    """A whole number called `epochs` or the like, in a variable or in a configuration."""
     local = dict(frame.f_locals)
     if frame.f_code.co_argcount:  # a method's own object, whatever it is called
         local["self"] = local.get(frame.f_code.co_varnames[0])
