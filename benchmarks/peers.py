@@ -11,8 +11,8 @@
 
 Every tool gets the same scripts and the same number of optimizer steps, in a separate process,
 inserted where its documentation says. Two rates are given: over all scripts, and over those the
-tool can run at all. A tool "spoke" if it reported anything at its own level of warning or above; it
-"named the cause" if one of the rules that spoke means this fault (`means` in `peer_tools/`), for
+tool can run at all. A report counts from the tool's own level of warning on. The tool "named the
+cause" if one of the rules that reported something means this fault (`means` in `peer_tools/`), for
 headway only if its first cause is the right one. By default the tools are compared on the blind
 set: its author did not know the checks, while headway was tuned on half of the main corpus.
 Only `--setup` uses the network.

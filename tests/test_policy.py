@@ -54,7 +54,7 @@ def live(policy: Policy, verdicts: list[StepVerdict], **kwargs: Any) -> list[Run
     ladder, taken = Ladder(), []
     for verdict in verdicts:
         action = policy.decide(ladder, verdict, **kwargs)
-        ladder.climb(action, policy.cooldown)
+        ladder.record_action(action, policy.cooldown)
         taken.append(action.rung)
     return taken
 
@@ -266,8 +266,8 @@ class Climbing(RuleBasedStateMachine):
         one = self.policy.decide(self.ladder, verdict, EVERY_RUNG)
         other = self.policy.decide(self.copied, verdict, EVERY_RUNG)
         assert one == other
-        self.ladder.climb(one, self.policy.cooldown)
-        self.copied.climb(other, self.policy.cooldown)
+        self.ladder.record_action(one, self.policy.cooldown)
+        self.copied.record_action(other, self.policy.cooldown)
 
     @rule()
     def resume(self) -> None:

@@ -76,7 +76,10 @@ def _how(record: Row, corpus: list[Row]) -> str:
             f"{row['tool']} on `{row['file']}` ({row['state']})" for row in broken[:12]
         )
         more = f", and {len(broken) - 12} more" if len(broken) > 12 else ""
-        found.append(f"Runs that failed or took too long, counted as silent: {listed}{more}.")
+        found.append(
+            "Runs that failed or took too long, counted as having reported nothing: "
+            f"{listed}{more}."
+        )
     return "\n\n".join(found) + "\n"
 
 
@@ -96,8 +99,8 @@ def _corpus(name: str, rows: list[Row], record: Row) -> str:
         "",
         f"{faults} faulty and {healthy} healthy scripts.",
         "",
-        "| tool | can see by design | faulty scripts it can run | spoke | named the cause"
-        " | of all faulty scripts | named the line | false alarms |",
+        "| tool | can see by design | faulty scripts it can run | reported something"
+        " | named the cause | of all faulty scripts | named the line | false alarms |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for tool in ORDER:
@@ -121,8 +124,8 @@ def _corpus_line(tool: str, rows: list[Row], faults: int) -> str:
     cause = sum(row["cause"] for row in bad)
     if kind.sample:
         quiet = sum(not row["spoke"] for row in can)
-        told = f"a sample of {len(bad)} | n/a: silent in {quiet} of {len(can)} runs"
-        return f"| {kind.name} | {kind.reach} | {told} | n/a | n/a | n/a | n/a |"
+        sample = f"a sample of {len(bad)} | n/a: no report in {quiet} of {len(can)} runs"
+        return f"| {kind.name} | {kind.reach} | {sample} | n/a | n/a | n/a | n/a |"
     cells = [
         kind.name,
         kind.reach,
@@ -175,7 +178,7 @@ def _better(corpus: list[Row]) -> str:
     """Scripts on which a peer did what headway did not."""
     ours = {row["file"]: row for row in corpus if row["tool"] == "headway"}
     accepted = {entry.file: {*entry.codes, *entry.also} for entry in entries()}
-    told = []
+    cases = []
     for row in corpus:
         own = ours.get(row["file"])
         if own is None or row["tool"] == "headway" or row["healthy"]:
@@ -183,7 +186,7 @@ def _better(corpus: list[Row]) -> str:
         # By one measure for both: any rule that means the fault, not the first cause alone.
         named = {"cause": accepted[row["file"]] & {*own["rules"]}, "line": own["line"]}
         name = tool_of(row["tool"]).name
-        told += [
+        cases += [
             f"{name} names the {what} of `{row['file']}`, headway does not."
             for what in ("cause", "line")
             if row[what] and not named[what]
@@ -191,11 +194,11 @@ def _better(corpus: list[Row]) -> str:
     for row in ours.values():
         file, said = row["file"], ", ".join(row["rules"]) or "nothing"
         if row["healthy"] and row["spoke"]:
-            told.append(f"headway gives a false alarm on `{file}`: {said}.")
+            cases.append(f"headway gives a false alarm on `{file}`: {said}.")
         if not row["healthy"] and not row["cause"]:
-            told.append(f"headway does not put the cause of `{file}` first; it says {said}.")
+            cases.append(f"headway does not put the cause of `{file}` first; it says {said}.")
     lines = ["### Where headway is wrong, or a peer is better", ""]
-    lines += [f"- {text}" for text in told] or ["On these scripts, nowhere."]
+    lines += [f"- {text}" for text in cases] or ["On these scripts, nowhere."]
     return "\n".join(lines) + "\n"
 
 
@@ -217,10 +220,10 @@ def _overhead(rows: Iterable[Row]) -> str:
     ]
     for row in own:
         if row["state"] == "ran":
-            told = f"{row['ratio']:.2f} ({row['least']:.2f} to {row['most']:.2f})"
+            times = f"{row['ratio']:.2f} ({row['least']:.2f} to {row['most']:.2f})"
         else:
-            told = f"failed: {row['why']}"
-        lines.append(f"| {row['words']} | {told} |")
+            times = f"failed: {row['why']}"
+        lines.append(f"| {row['words']} | {times} |")
     return "\n".join(lines) + "\n"
 
 
@@ -246,8 +249,8 @@ def _files(rows: Iterable[Row]) -> str:
         f" with corrupted numbers, {count['healthy']} intact. Speed is processor time of the whole"
         " command including its start; picklescan reads only the pickles, not the numbers.",
         "",
-        "| tool | hostile: spoke | damaged: spoke | in order: false alarms"
-        " | in order: refused to read | " + " | ".join(speeds) + " |",
+        "| tool | hostile: reported | damaged: reported | intact: false alarms"
+        " | intact: refused to read | " + " | ".join(speeds) + " |",
         "|---|---|---|---|---|" + "---|" * len(speeds),
     ]
     for tool in dict.fromkeys(row["tool"] for row in own):

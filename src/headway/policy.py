@@ -200,7 +200,7 @@ class Policy:
         verdict: StepVerdict,
         rungs: frozenset[Rung] = frozenset({Rung.SKIP, Rung.HALT}),
     ) -> Action:
-        """The action for a step. Pure: the caller calls `ladder.climb` afterwards."""
+        """The action for a step. Pure: the caller calls `ladder.record_action` afterwards."""
         only_spike = not (verdict.nonfinite or verdict.poisoned)
         if not verdict.bad or (only_spike and not self.hold_spikes):
             return Proceed(verdict.step)
@@ -265,7 +265,7 @@ class Ladder:
 
     @property
     def escalated(self) -> bool:
-        """Whether this incident has gone beyond skipping."""
+        """Whether the policy has already done more than skip in this incident."""
         return self.back_offs > 0 or self.rolled_back
 
     @property
@@ -277,7 +277,7 @@ class Ladder:
         """Skipped updates in the `window` steps before this one."""
         return sum(1 for at in self.held if at > step - window)
 
-    def climb(self, action: Action, cooldown: int = COOLDOWN) -> None:
+    def record_action(self, action: Action, cooldown: int = COOLDOWN) -> None:
         """Record an action; after `cooldown` good steps the incident is over."""
         if action.rung is Rung.PROCEED:
             self.in_a_row = 0

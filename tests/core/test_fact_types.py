@@ -50,26 +50,26 @@ def test_the_page_and_the_types_know_the_same_topics() -> None:
     assert documented().keys() == KINDS.keys()
 
 
-@pytest.mark.parametrize("topic", KINDS)
-def test_the_page_explains_every_field(topic: str) -> None:
+def test_the_page_explains_every_field() -> None:
     rows = documented()
-    assert not own_fields(KINDS[topic]) - words_of(rows[topic])
     everywhere = words_of(" ".join(rows.values()))
-    for table in tables_of(KINDS[topic]):
-        assert not own_fields(table) - everywhere, table.__name__
+    missing = {topic: own_fields(kind) - words_of(rows[topic]) for topic, kind in KINDS.items()}
+    for topic, kind in KINDS.items():
+        for table in tables_of(kind):
+            missing[f"{topic}: {table.__name__}"] = own_fields(table) - everywhere
+    assert {name: fields for name, fields in missing.items() if fields} == {}
 
 
 def words_of(text: str) -> set[str]:
     return set(re.findall(r"`([\w-]+)`", text))
 
 
-@pytest.mark.parametrize("topic", KINDS)
 @pytest.mark.parametrize("junk", [None, 3, "text", [], {}, [None], {"file": 3}, float("nan")])
-def test_whatever_a_log_holds_can_be_read(topic: str, junk: Any) -> None:
-    kind = KINDS[topic]
-    facts = {item.name: junk for item in dataclasses.fields(kind)}
-    kind.of(SetupRecord(0, 0, topic, facts))
-    kind.read(junk)
+def test_facts_of_any_type_can_be_read(junk: Any) -> None:
+    for topic, kind in KINDS.items():
+        facts = {item.name: junk for item in dataclasses.fields(kind)}
+        kind.of(SetupRecord(0, 0, topic, facts))
+        kind.read(junk)
 
 
 def test_facts_are_read_by_their_type() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.strategies import floats, same, thoroughly
 
 from headway.core.bound import Bound, History
-from headway.core.state import decode, encode, remember
+from headway.core.state import decode, encode, register_state_class
 from headway.core.window import DownsampledSeries, Window
 
 hashable = st.recursive(
@@ -132,7 +132,7 @@ def test_a_class_that_only_shares_a_remembered_name_is_refused() -> None:
 def test_a_class_joins_by_the_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headway.core.state._CLASSES", {})
 
-    @remember
+    @register_state_class
     class Tally:
         def __init__(self, count: int) -> None:
             self.count = count

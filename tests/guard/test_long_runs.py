@@ -42,7 +42,7 @@ def endless(model: nn.Module, optimizer: torch.optim.Optimizer, guard: Guard, st
 
 def look_again(guard: Guard) -> None:
     """As at every hundredth step."""
-    guard._session.buffers.look_again()
+    guard._session.buffers.find_new_buffers()
     guard._session.inspection.parameters(guard.step)
 
 

@@ -41,7 +41,7 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def close_eyes(patch: pytest.MonkeyPatch) -> None:
     for module in ("elementwise", "row_norms", "mean_and_std", "softmax_ops"):  # fmt: skip
-        name = f"headway.numerics.ops.{module}.may_look"
+        name = f"headway.numerics.ops.{module}.can_read_condition"
         patch.setattr(name, lambda x: False, raising=False)
 
 
@@ -366,6 +366,6 @@ def test_the_mask_is_boolean() -> None:
 
 
 def test_looking_is_for_cpus_outside_of_compilation() -> None:
-    assert _shared.may_look(torch.ones(1))
-    assert not _shared.may_look(torch.ones(1, device="meta"))
-    assert not _shared.may_look(torch.ones(0))
+    assert _shared.can_read_condition(torch.ones(1))
+    assert not _shared.can_read_condition(torch.ones(1, device="meta"))
+    assert not _shared.can_read_condition(torch.ones(0))

@@ -39,7 +39,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[_kernels.Kernel]:
 def plainly(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_kernels, "_on_gpu", lambda x: False)
     for name in ("elementwise", "row_norms", "mean_and_std", "softmax_ops"):  # fmt: skip
-        patch.setattr(f"headway.numerics.ops.{name}.may_look", lambda x: False)
+        patch.setattr(f"headway.numerics.ops.{name}.can_read_condition", lambda x: False)
 
 
 @with_kernels

@@ -21,7 +21,7 @@ from headway.config import Settings
 from headway.core.records import SetupRecord, StepRecord
 from headway.guard.script.guarded_run import run_guarded
 from headway.guard.script.launcher import ScriptLauncher
-from headway.guard.script.step_limits import MAX_PASSES, EnoughSteps, StepLimits
+from headway.guard.script.step_limits import MAX_PASSES, StepLimitReached, StepLimits
 from headway.policy import Policy
 from headway.preflight.observer import Observer
 from headway.preflight.runner import CheckOptions, CheckResult, run_check
@@ -372,7 +372,7 @@ def test_a_script_that_never_steps_is_stopped_too() -> None:
             F.cross_entropy(model(x), y).backward()
 
     launch = ScriptLauncher(settings=Settings(), policy=Policy(), limits=StepLimits(max_steps=3))
-    with launch, pytest.raises(EnoughSteps):
+    with launch, pytest.raises(StepLimitReached):
         endless()
     launch.close()
     assert launch.backwards == MAX_PASSES
@@ -445,7 +445,7 @@ def test_the_innermost_call_is_named_by_its_line() -> None:
 
 
 def test_stopping_is_no_exception_of_the_scripts() -> None:
-    assert not issubclass(EnoughSteps, Exception)
+    assert not issubclass(StepLimitReached, Exception)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")

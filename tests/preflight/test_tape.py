@@ -133,7 +133,7 @@ def test_two_losses_of_one_graph() -> None:
         made.pause()
         made.add_root(first)
         first.backward(retain_graph=True)
-        made.go_on()
+        made.resume()
         total = second + 0.1 * first.detach()
         made.pause()
         made.add_root(total)
@@ -151,7 +151,7 @@ def test_what_is_added_to_a_loss_after_its_backward_pass_is_no_part_of_it() -> N
         made.add_root(loss)
         value = float(loss.detach())
         loss.backward()
-        made.go_on()
+        made.resume()
         with torch.no_grad():
             loss += 5.0
         made.pause()

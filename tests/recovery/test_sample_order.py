@@ -49,7 +49,7 @@ def test_any_chain_of_sizes_covers_the_epoch_once(
             orders = [sample_order.of_loader(one) for one in loaders]
             sources: list[Any] = loaders
         else:
-            orders = [sample_order.go_on(state, given_before, one) for one in loaders]
+            orders = [sample_order.continue_order(state, given_before, one) for one in loaders]
             assert len({order for order in orders if order}) == 1
             left = length - orders[0].used  # type: ignore[union-attr]
             whole = (left + ranks - 1) // ranks // batch
@@ -68,7 +68,7 @@ def test_samples_that_cannot_be_divided_are_dropped_where_the_user_says_so() -> 
     order = sample_order.of_loader(loader(17, 2, 0, 2, drop_last=True))
     assert order is not None
     loaders = [loader(17, 4, rank, 1, drop_last=True) for rank in range(4)]
-    rests = [sample_order.go_on(order.state_dict(), 2, one).rest(one) for one in loaders]
+    rests = [sample_order.continue_order(order.state_dict(), 2, one).rest(one) for one in loaders]
     counts = [len(taken(rest)) for rest in rests]
     assert counts == [2, 2, 2, 2], "8 of 17 are used, and 9 left"
 
@@ -79,14 +79,14 @@ def test_a_loader_without_an_order_is_refused_and_the_cure_is_named() -> None:
     assert sample_order.of_loader(shuffled) is None
     assert sample_order.of_loader([1, 2, 3]) is None
     with pytest.raises(ResumeRefused, match="DistributedSampler"):
-        sample_order.go_on(None, 2, loader(8, 2, 0, 2))
+        sample_order.continue_order(None, 2, loader(8, 2, 0, 2))
 
 
 def test_another_data_set_is_refused() -> None:
     order = sample_order.of_loader(loader(8, 2, 0, 2))
     assert order is not None
     with pytest.raises(ResumeRefused, match="9 samples and had 8"):
-        sample_order.go_on(order.state_dict(), 1, loader(9, 2, 0, 2))
+        sample_order.continue_order(order.state_dict(), 1, loader(9, 2, 0, 2))
 
 
 def test_a_pass_that_was_resized_goes_on_by_sample_on_the_same_ranks() -> None:

@@ -344,7 +344,7 @@ def train_until_asked_to_leave(rank: int, plan: Plan, victim: int, at: int) -> i
     def each(rank: int, number: int, model: Any, guard: Any) -> None:
         steps.append(number)
         if rank == victim and number == at:
-            guard._ranks.ask_to_leave()
+            guard._ranks.request_exit()
 
     try:
         train(rank, plan.but(each=each))

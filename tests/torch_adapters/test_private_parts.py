@@ -818,7 +818,7 @@ def _left_with(module: Any) -> list[int]:
     with pytest.MonkeyPatch.context() as patch:
         if module._run_exit_handlers is atexit._run_exitfuncs:
             patch.setattr(module, "_run_exit_handlers", lambda: None)
-        patch.setattr(module, "leave_at_once", left.append)
+        patch.setattr(module, "exit_immediately", left.append)
         patch.setattr(module.logging, "shutdown", lambda: None)
         patch.setattr(module, "_status", 3)
         module._leave()

@@ -1,4 +1,4 @@
-"""The table of pickle opcodes, as methods of the inert machine, and what it notes on the way."""
+"""The table of pickle opcodes, as methods of the inert machine, and the notes that it takes."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PlacedStorage:
-    """Where the bytes of a storage are."""
+    """The position of a storage's bytes."""
 
     file: Path
     offset: int

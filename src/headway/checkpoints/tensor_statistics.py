@@ -48,9 +48,9 @@ class TensorStatistics:
     max: float
     """Of the finite elements; NaN if there is none."""
     norm: float | None
-    """Of the finite elements; None if it was not asked for."""
+    """Of the finite elements; None if it was not requested."""
     digest: int | None
-    """Equal bytes give equal digests; None if it was not asked for."""
+    """Equal bytes give equal digests; None if it was not requested."""
     first_bad: tuple[int, ...] | None = None
     """Index of the first non-finite element."""
     bad_rows: list[int] = field(default_factory=list)

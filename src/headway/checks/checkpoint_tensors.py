@@ -13,7 +13,7 @@ from typing import Any
 from headway.core.check import CHECKPOINT as CHECKPOINT
 from headway.core.facts import Facts
 from headway.core.records import EventRecord, Moment, TensorRecord
-from headway.core.state import remember
+from headway.core.state import register_state_class
 
 
 def looks_like_mask(record: TensorRecord) -> bool:
@@ -115,7 +115,7 @@ def count_elements(record: TensorRecord, what: str) -> int:
     return int(value) if math.isfinite(value) else 0
 
 
-@remember
+@register_state_class
 @dataclass
 class SavedCheckpoint:
     """A summary of one checkpoint, to compare it with another."""
@@ -283,7 +283,7 @@ def _fingerprint(record: TensorRecord) -> tuple[Any, ...]:
     )
 
 
-@remember
+@register_state_class
 class CheckpointSequence:
     """The checkpoint being read, and the one before it."""
 

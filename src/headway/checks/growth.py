@@ -13,7 +13,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from headway.core.state import remember
+from headway.core.state import register_state_class
 from headway.core.window import DownsampledSeries, detrended_sigma
 
 BLOCKS = 8
@@ -36,7 +36,7 @@ BLUR = 0.2
 
 @dataclass(frozen=True)
 class GrowthRule:
-    """When a rise is reported."""
+    """The conditions under which a rise is reported."""
 
     ratio: float = 1.1
     """Smallest ratio of the new level to the old."""
@@ -171,7 +171,7 @@ def _spread(points: Sequence[tuple[float, float]]) -> float:
     return detrended_sigma([value for _, value in points])
 
 
-@remember
+@register_state_class
 class GrowthWatch:
     """Watches one series; reports its growth once, until the level has fallen again."""
 

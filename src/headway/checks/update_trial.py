@@ -14,7 +14,7 @@ from headway.core.facts import Facts, Place
 from headway.core.findings import Finding, Where
 from headway.core.optimizer_facts import TrialFacts
 from headway.core.records import Moment, SetupRecord, record_at
-from headway.core.state import remember
+from headway.core.state import register_state_class
 from headway.core.window import detrended_sigma
 
 TRIAL, OBJECTIVE = "trial", "objective"
@@ -107,7 +107,7 @@ class TriedUpdate:
         return None if loss is None else self.loss - loss
 
 
-@remember
+@register_state_class
 class LossSummary:
     """Summary of the losses of a run: the first, the last, and the number of high ones."""
 

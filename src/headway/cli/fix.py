@@ -41,7 +41,7 @@ def fix_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True)
 class FixRequest:
-    """What to run again, on which files, and how far to go."""
+    """The run to repeat, its files, and which edits may be tried."""
 
     script: Path
     run: FreshRun
@@ -103,7 +103,7 @@ def _write_and_confirm(session: FixSession, request: FixRequest, last: RunResult
     why = "interrupted"
     try:
         files.write()
-        _say("running the edited script once more")
+        _say("running the edited script again")
         after = request.run({})
         if request.run.command == "replay":
             why = "" if after.cured else after.error

@@ -69,7 +69,7 @@ def print_reports(
 
 def which_checks(command: Command) -> Command:
     """`--select` and `--ignore`."""
-    for name, verb in (("--ignore", "Skip"), ("--select", "Run only")):
+    for name, verb in (("--ignore", "Skip"), ("--select", "Use only")):
         command = click.option(
             name,
             multiple=True,

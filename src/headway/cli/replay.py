@@ -77,7 +77,7 @@ STYLES = {"reproduces": "bold red", "cured": "bold green", "crashed": "bold red"
 
 @dataclass(frozen=True)
 class ReplayCommandResult:
-    """What was run, and the outcome."""
+    """The script or function that was run, and the outcome."""
 
     capsule: IncidentFolder
     how: str

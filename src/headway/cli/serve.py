@@ -57,10 +57,10 @@ def command(
 ) -> int:
     """Show the runs below DIR on a live web page.
 
-    Lists every run directory (written by `Guard(run_dir=…)`) and every log that
-    `headway diagnose` reads, with the same charts as the report. DIR is only
-    read. The printed URL contains a token that gives access to the page. Ctrl-C
-    stops the server.
+    Lists every run directory (written by `headway run` or `Guard(run_dir=…)`) and
+    every log that `headway diagnose` reads, with the same charts as the report.
+    DIR is only read. The printed URL contains a token that gives access to the
+    page. Ctrl-C stops the server.
     """
     try:
         from headway.web.access import is_loopback

@@ -202,7 +202,7 @@ FITS = 2
 
 @dataclass(frozen=True, slots=True)
 class SymptomMatch:
-    """What a search found: the page, if one fits, and checks, the best first."""
+    """The result of a search: the page, if one fits, and checks, the best first."""
 
     symptom: Symptom | None
     checks: tuple[type[Check], ...]

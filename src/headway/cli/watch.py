@@ -52,10 +52,11 @@ AT_ONCE = 20_000
 def command(run: Path, every: float, once: bool) -> int:
     """Follow a run in the terminal while it trains.
 
-    RUN is a run directory, written by `Guard(run_dir=…)`, or a folder of them, of
-    which the newest is followed. Waits for a run that has not begun. Shows the loss, the
-    gradient norm, findings and the actions of the guard. Exits when the run
-    ends, or on Ctrl-C. Prints plain lines if the output is not a terminal.
+    RUN is a run directory, written by `headway run` or `Guard(run_dir=…)`, or a
+    folder of them, of which the newest is followed. Waits for a run that has not
+    begun. Shows the loss, the gradient norm, findings and the actions of the
+    guard. Exits when the run ends, or on Ctrl-C. Prints plain lines if the output
+    is not a terminal.
     """
     from headway.output.terminal import TerminalPage
     from headway.rundir.run_reader import PATIENCE, RunDir

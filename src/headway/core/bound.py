@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from headway.core.state import remember
+from headway.core.state import register_state_class
 from headway.core.window import Window
 
 LARGEST = 3.4028234663852886e38
@@ -48,7 +48,7 @@ def as_float32(value: float) -> float:
     return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
-@remember
+@register_state_class
 class History:
     """The history of a signal for a bound. Feed it in order; ask `limit` before each step."""
 

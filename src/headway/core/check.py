@@ -89,7 +89,7 @@ class Context:
 
     header: Header = field(default_factory=lambda: Header(source="nothing"))
     places: Mapping[str, Any] = field(default_factory=dict)
-    """The user's lines of `backward`, `step`, `optimizer`, `clip`, …, as far as known."""
+    """The known lines of the user's `backward`, `step`, `optimizer`, `clip`, …"""
 
     @property
     def rows(self) -> bool:

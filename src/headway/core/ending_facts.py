@@ -282,7 +282,7 @@ def shape_text(item: BatchTensor) -> str:
 
 @dataclass(slots=True)
 class RunEnding:
-    """How a run ended, as far as its process could tell."""
+    """How a run ended, as its process recorded it."""
 
     status: str = "finished"
     """`finished`, `failed` or `interrupted`."""

@@ -253,7 +253,7 @@ class Parameters:
         return [self.name(position) for position in sorted(positions)[:LISTED]]
 
     def elements(self, positions: Iterable[int]) -> int:
-        """Number of elements, as far as the sizes are known."""
+        """Number of elements of the tensors whose sizes are known."""
         return sum(self.numel[position] for position in positions if position < len(self.numel))
 
 

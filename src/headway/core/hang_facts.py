@@ -80,7 +80,7 @@ class FailedThread(FactTable):
 
 @dataclass(frozen=True)
 class RankPlace(FactTable):
-    """Where one rank is."""
+    """The position of one rank."""
 
     rank: Whole
     state: Text
@@ -204,7 +204,7 @@ MAX_EXTRA = 8
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What the positions of all ranks show together."""
+    """The result of comparing the positions of all ranks."""
 
     kind: str
     """`lost`, `elsewhere`, `mismatch`, or `same` where all ranks are at the same place."""

@@ -70,7 +70,7 @@ class IncidentSummary:
         return origin.get("phase") == "backward" and origin.get("kind") in INFINITE_SLOPES
 
     def where(self) -> Where:
-        """File, line, op, module, sample and rank, as far as known."""
+        """The known ones of file, line, op, module, sample and rank."""
         place = _dict(self.origin.get("place"))
         layers = _list(self.spike.get("layers"))
         module = self.origin.get("module") or (layers[0] if layers else None)

@@ -21,7 +21,7 @@ are few, each may stand for many steps, and the rows after it are known when it 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """How a named number was computed.
+    """The meaning of a named number: how it was computed.
 
     A name is either a plain scalar (`loss`), a loss component (`loss/box`), the same scalar of a
     further optimizer (`grad_norm#1`), or a column over an axis of the header (`param/grad_norm`).

@@ -1,7 +1,7 @@
 """State of checks as JSON, so that it survives a resume.
 
 `encode` and `decode` write and read the attributes of a check: numbers, text, lists, dicts, and
-classes with `@remember` and the two methods of `Restorable`.
+classes with `@register_state_class` and the two methods of `Restorable`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FLOATS = frozenset({float})
 M = TypeVar("M", bound=type[Restorable])
 
 
-def remember(cls: M) -> M:
+def register_state_class(cls: M) -> M:
     """Class decorator: let `encode` and `decode` handle instances of this class."""
     _CLASSES[cls.__name__] = cls
     return cls
@@ -56,7 +56,7 @@ def encode(value: Any) -> Any:
         return {"$" + type(value).__name__: encode(value.to_state())}
     raise TypeError(
         f"cannot keep a {type(value).__name__} across a resume; "
-        "use numbers, text, lists, dicts or a class marked @remember"
+        "use numbers, text, lists, dicts or a class marked @register_state_class"
     )
 
 

@@ -11,7 +11,7 @@ from math import isfinite
 from statistics import median, median_low
 from typing import Any
 
-from headway.core.state import remember
+from headway.core.state import register_state_class
 
 # One NaN breaks a rule that averages. A window never contains a non-finite value, uses medians, and
 # its owner adds only values that were not flagged.
@@ -20,7 +20,7 @@ MAD_TO_SIGMA = 1.4826
 """Factor from the median absolute deviation of a normal distribution to its standard deviation."""
 
 
-@remember
+@register_state_class
 class Window:
     """The last `size` values, with their median and spread."""
 
@@ -116,7 +116,7 @@ class Window:
         return window
 
 
-@remember
+@register_state_class
 class DownsampledSeries:
     """A whole run in at most `size` points: when full, every second point is dropped.
 
@@ -195,7 +195,7 @@ def drift_sigma(values: Sequence[float]) -> float:
     return MAD_TO_SIGMA * median(distances)
 
 
-@remember
+@register_state_class
 class BestLevel:
     """The lowest median of `size` losses, with a band of `sigmas` robust deviations around it."""
 

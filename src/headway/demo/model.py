@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from headway.demo.alice_dataset import LENGTH, PAD, Batch
 
 
-class Speller(nn.Module):
+class CharacterModel(nn.Module):
     """Predicts the next character from those before it."""
 
     def __init__(self, characters: int, *, width: int = 80, layers: int = 2) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from headway import Finding, Guard, Settings
 from headway.demo.alice_dataset import Alice, Batch
-from headway.demo.model import Speller, loss_of
+from headway.demo.model import CharacterModel, loss_of
 from headway.explain.explanation import Explanation
 from headway.policy import Action
 
@@ -23,26 +23,26 @@ Watcher = Callable[[int, float], None]
 """Called with the step and its loss after every step."""
 
 
-class Learner(NamedTuple):
+class ModelAndOptimizer(NamedTuple):
     """A model and its optimizer."""
 
-    model: Speller
+    model: CharacterModel
     optimizer: torch.optim.AdamW
 
     @classmethod
-    def new(cls, data: Alice) -> Learner:
+    def new(cls, data: Alice) -> ModelAndOptimizer:
         """A new learner with a fixed seed."""
         torch.manual_seed(SEED)
-        return cls.around(Speller(len(data.alphabet)))
+        return cls.around(CharacterModel(len(data.alphabet)))
 
     @classmethod
-    def around(cls, model: Speller) -> Learner:
+    def around(cls, model: CharacterModel) -> ModelAndOptimizer:
         """A model with a new optimizer."""
         return cls(model, torch.optim.AdamW(model.parameters(), lr=RATE))
 
-    def copy(self) -> Learner:
+    def copy(self) -> ModelAndOptimizer:
         """A deep copy of model and optimizer."""
-        learner = Learner.around(deepcopy(self.model))
+        learner = ModelAndOptimizer.around(deepcopy(self.model))
         learner.optimizer.load_state_dict(deepcopy(self.optimizer.state_dict()))
         return learner
 
@@ -67,12 +67,12 @@ class Learner(NamedTuple):
 class Guarded(NamedTuple):
     """The results of a guarded run."""
 
-    learner: Learner
+    learner: ModelAndOptimizer
     losses: dict[int, float]
     findings: list[Finding]
     actions: list[Action]
     explanations: list[Explanation]
-    before: Learner
+    before: ModelAndOptimizer
     """A copy of the learner before the bad step."""
     fingerprint_after: str
     """Fingerprint of the learner right after the bad step."""
@@ -80,7 +80,7 @@ class Guarded(NamedTuple):
 
 def train_guarded(data: Alice, *, bad: int, run_dir: Path, notify: Watcher) -> Guarded:
     """Train under the guard; record the state before and after the bad step."""
-    learner = Learner.new(data)
+    learner = ModelAndOptimizer.new(data)
     model, optimizer = learner
     losses: dict[int, float] = {}
     before, after = learner, ""
@@ -102,7 +102,7 @@ def train_guarded(data: Alice, *, bad: int, run_dir: Path, notify: Watcher) -> G
     return Guarded(learner, losses, findings, guard.actions, explanations, before, after)
 
 
-def step_unguarded(learner: Learner, batch: Batch) -> float:
+def step_unguarded(learner: ModelAndOptimizer, batch: Batch) -> float:
     """One plain step; its loss."""
     loss = loss_of(learner.model, batch)
     loss.backward()
@@ -111,9 +111,11 @@ def step_unguarded(learner: Learner, batch: Batch) -> float:
     return loss.item()
 
 
-def train_clean(data: Alice, *, without: int, notify: Watcher) -> tuple[Learner, dict[int, float]]:
+def train_clean(
+    data: Alice, *, without: int, notify: Watcher
+) -> tuple[ModelAndOptimizer, dict[int, float]]:
     """Train without a guard and without one of the batches."""
-    learner = Learner.new(data)
+    learner = ModelAndOptimizer.new(data)
     losses: dict[int, float] = {}
     for batch in data:
         if batch.number != without:

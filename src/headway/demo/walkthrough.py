@@ -15,7 +15,13 @@ import torch
 
 from headway.demo import model as model_source
 from headway.demo.alice_dataset import Alice, AliceWithABlankLine
-from headway.demo.training import Guarded, Learner, step_unguarded, train_clean, train_guarded
+from headway.demo.training import (
+    Guarded,
+    ModelAndOptimizer,
+    step_unguarded,
+    train_clean,
+    train_guarded,
+)
 from headway.output.terminal import TerminalPage
 
 if TYPE_CHECKING:
@@ -166,7 +172,7 @@ class DemoWalkthrough:
         return self.broken
 
     def _train(self, data: Alice) -> Guarded:
-        size = Learner.new(data).size
+        size = ModelAndOptimizer.new(data).size
         self.printer.chapter("Training under the guard")
         self.printer.say(
             f"A transformer of {size:,} weights learns to spell from the first chapter of "
@@ -198,7 +204,7 @@ class DemoWalkthrough:
             f"sha256 {before[:12]} before, {after[:12]} after",
         )
 
-    def _without_the_guard(self, copy: Learner, data: Alice) -> None:
+    def _without_the_guard(self, copy: ModelAndOptimizer, data: Alice) -> None:
         self.printer.chapter("The same step without the guard")
         step_unguarded(copy, data.batch(self.bad))
         nonfinite, size = copy.nonfinite_weights(), copy.size

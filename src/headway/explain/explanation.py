@@ -95,7 +95,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Spike:
-    """Where a finite but very large gradient comes from."""
+    """The origin of a finite but very large gradient."""
 
     component: str | None = None
     rows: tuple[int, ...] = ()
@@ -111,7 +111,7 @@ class Spike:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a step failed, and which remedies fix it."""
+    """The cause of a failed step, and the remedies that fix it."""
 
     step: int
     symptom: Literal["nonfinite", "spike"]

@@ -141,7 +141,7 @@ class OneRank:
 
 @dataclass(frozen=True, slots=True)
 class TraceReport:
-    """What one rank has seen in the traced pass, and what it would do if it were to decide."""
+    """The traced pass on one rank, and the remedy that this rank would choose."""
 
     complete: bool
     well: bool

@@ -46,7 +46,7 @@ MAX_COPIED = 1 << 20
 
 
 class StepFacts(NamedTuple):
-    """What is known of the training by now."""
+    """The current facts about the training."""
 
     step: FailingStep
     """Models, optimizers, names; without them before the first backward pass of a script."""
@@ -289,7 +289,7 @@ class LastingTrace(Trace):
     def _is_large_and_finite(
         self, facts: OpSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> bool:
-        """Whether a copy of what an op changes would take long and tell little."""
+        """Whether a copy of what an op changes would be slow and of little use."""
         size = 0
         for tensor in changed_arguments(facts, args, kwargs):
             size += tensor.numel()
@@ -300,7 +300,7 @@ class LastingTrace(Trace):
     def _is_remarkable(
         self, facts: OpSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> bool:
-        """Whether a result is bad, or what it was made of will be asked for."""
+        """Whether a result is bad, or its operands will be needed."""
         if facts.collective:
             return True
         if facts.mutated:

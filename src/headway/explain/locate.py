@@ -34,7 +34,7 @@ class BatchRows(NamedTuple):
 
 
 class _Path(NamedTuple):
-    """How a walk reached a bad value."""
+    """The path on which a walk reached a bad value."""
 
     rows: BatchRows | None = None
     """The samples that reach the loss, if not all do."""

@@ -98,7 +98,7 @@ class BadLeaf:
 
 @dataclass(slots=True)
 class BadInput:
-    """Where the non-finite values of one input come from."""
+    """The origin of the non-finite values of one input."""
 
     name: str
     flags: int
@@ -111,7 +111,7 @@ class BadInput:
 
 @dataclass(slots=True)
 class BadResult:
-    """What was found about a call while its tensors were alive."""
+    """Facts about a call that were read while its tensors were alive."""
 
     flags: int
     sources: tuple[BadInput, ...] = ()

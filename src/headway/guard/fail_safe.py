@@ -37,9 +37,9 @@ class FailedRank:
     def __init__(self, machine: StepMachine) -> None:
         self._machine = machine
 
-    def hear(self, step: OptimizerStep) -> None:
-        """The other ranks learn the outcome of the last step, and may ask about it."""
-        step.foresee_unheard()
+    def receive_outcome(self, step: OptimizerStep) -> None:
+        """The other ranks read the outcome of the last step, and may re-run it."""
+        step.expect_pending_rerun()
 
     def step(self, step: OptimizerStep) -> None:
         """An optimizer is about to step."""

@@ -250,7 +250,7 @@ class Guard:
         return list(self._rerun.rerun_results.cures)
 
     def rerun_in_loop(self, frame: FrameType | None) -> Iterator[Any]:
-        """The loop that this frame is in asks for a batch: run a bad step again first.
+        """Called when the loop of this frame requests a batch: run a bad step again first.
 
         Yields batches for the loop to take, where its body cannot be called.
         """

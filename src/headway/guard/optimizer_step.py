@@ -50,7 +50,7 @@ class StepOrder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StepParts:
-    """What the optimizers of a guard share."""
+    """The parts that the optimizers of a guard share."""
 
     order: StepOrder
     deliver: Callable[..., None]
@@ -102,7 +102,7 @@ class OptimizerStep:
         )
         self._context: StepContext | None = None
         self._tensors: dict[str, Tensor] = {}
-        self._unheard: tuple[StepContext, dict[str, Tensor]] | None = None
+        self._pending: tuple[StepContext, dict[str, Tensor]] | None = None
         """The last step with other ranks, until its numbers have arrived."""
         self._steps = 0
         self._fused = is_fused_on_cuda(optimizer)
@@ -217,7 +217,7 @@ class OptimizerStep:
                     self._parts.foresee(context)
             self._brake.skip()
         if vote is not None and self.transfer.lag:
-            self._unheard = context, tensors
+            self._pending = context, tensors
 
     @without_gradients
     def after(self, search: SavedStep | None = None) -> None:
@@ -269,12 +269,12 @@ class OptimizerStep:
         self.measure.losses.clear()
         self.transfer.send(context, tensors)
 
-    def foresee_unheard(self) -> None:
-        """Our guard has failed: the other ranks learn only now what became of the last step."""
-        unheard, self._unheard = self._unheard, None
-        if unheard is None:
+    def expect_pending_rerun(self) -> None:
+        """This guard has failed: if the last step was bad, the other ranks may re-run it now."""
+        pending, self._pending = self._pending, None
+        if pending is None:
             return
-        context, tensors = unheard
+        context, tensors = pending
         held = [tensors[name] for name in ("bad", "scaler_skipped") if name in tensors]
         if _rerunnable(tensors) and (context.held or any(map(bool, held))):
             self._parts.foresee(context)
@@ -329,7 +329,7 @@ class OptimizerStep:
     # With other ranks.
 
     def _vote(self, vote: StepVote, context: StepContext, tensors: dict[str, Tensor]) -> None:
-        """Vote; from here on the numbers are those of all ranks."""
+        """Vote; from now on the numbers describe all ranks."""
         clip = self.measure.clip
         report = RankReport.of(
             context,
@@ -369,7 +369,7 @@ class OptimizerStep:
             context.values["scaler_skipped"] = 1.0
         skipped = "scaler_skipped" in context.values
         context.held = context.held or skipped or bool(readings.get("bad", (0.0,))[0])
-        self._unheard = None
+        self._pending = None
         if context.held and context.again:
             self._parts.foresee(context)
         if not math.isfinite(readings.get("coef", (1.0,))[0]):

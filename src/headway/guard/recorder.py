@@ -128,7 +128,7 @@ class Recorder:
             else HeartbeatWriter.open(self.writer.path, rank=rank, segment=self._segment)
         )
 
-    def leave_trail(self, folder: Path) -> None:
+    def write_for_parent(self, folder: Path) -> None:
         """Also write records and heartbeat to a folder for the parent process alone.
 
         It reports from them if this process vanishes. Nothing else uses the folder: a run without a
@@ -246,7 +246,7 @@ class Recorder:
         """Let the policy decide about a step, and record the action."""
         ladder = self.ladder(optimizer)
         action = self._policy.decide(ladder, verdict, rungs)
-        ladder.climb(action, self._policy.cooldown)
+        ladder.record_action(action, self._policy.cooldown)
         if action.rung is not Rung.PROCEED:
             self.actions.append(action)
             self.event(verdict.step, "action", action.to_dict())

@@ -1,6 +1,6 @@
-"""The order of work around `optimizer.step()`, each part protected from a bug of our own.
+"""The order of work around `optimizer.step()`, each part protected from bugs in headway.
 
-`MissingSteps` reports a training that goes on while none of the guarded optimizers steps.
+`MissingSteps` reports a training that continues while none of the guarded optimizers steps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headway.rerun.protocol import RerunMoment
 from headway.torch_adapters import live_objects, patching
 from headway.torch_adapters.frames import current_frame
 from headway.torch_adapters.optimizer_adapter import (
-    AnsweredClosure,
+    CachedLossClosure,
     Closure,
     LineSearchState,
     SavedStep,
@@ -126,7 +126,7 @@ class StepHooks:
         with torch.enable_grad():
             loss = closure()
         skipped = self._begin(step)
-        return with_closure(args, kwargs, AnsweredClosure(closure, loss, held=skipped))
+        return with_closure(args, kwargs, CachedLossClosure(closure, loss, held=skipped))
 
     def _begin_within(self, step: OptimizerStep, closure: Closure, args: Any, kwargs: Any) -> Any:
         """Judge the step when the optimizer calls its closure for the first time."""
@@ -145,7 +145,7 @@ class StepHooks:
         if step.transfer.lag:
             protected(step.transfer.collect)
         if protected.tripped:
-            self._failed_rank.hear(step)
+            self._failed_rank.receive_outcome(step)
         if self._rerun.pending:  # after this step the weights are different
             self._rerun.rerun(RerunMoment.NEXT_STEP, current_frame(2))
         skipped = bool(protected(step.before))
@@ -193,7 +193,7 @@ class StepHooks:
         self.stop_if_asked()
 
     def stop_if_asked(self) -> None:
-        """End the training where the policy halts it, or a signal asks to leave."""
+        """End the training if the policy halts it or a signal requests it."""
         self._outcomes.raise_if_halted()
         preemption = self._recovery.preemption
         if self._ranks is None and (preemption is None or preemption.asked is None):
@@ -241,7 +241,7 @@ MAX_PASSES = 1000
 
 
 class NoMissingSteps:
-    """For a guard whose launcher knows every optimizer, and for the replay of an incident."""
+    """For a guard whose launcher finds every optimizer, and for the replay of an incident."""
 
     def __init__(self, *_: Any) -> None:
         pass

@@ -1,4 +1,4 @@
-"""The order of a guarded step: its states, the events that move it, and who hears of each event.
+"""The order of a guarded step: its states, its events, and the parts that each event is passed to.
 
     event            source                                state afterwards
     batch_wanted     the loader, or `guard.step_done()`    between, if an optimizer has stepped
@@ -64,14 +64,14 @@ PARAMETER_SCAN_INTERVAL = 100
 
 
 class StepState(Enum):
-    """What the training loop is doing."""
+    """The state of the training loop."""
 
     BETWEEN = "between"
     """The loop body is complete: scheduler, scaler and EMA have been updated too."""
     FORWARD = "forward"
     BACKWARD = "backward"
     STEPPING = "stepping"
-    """An optimizer applies its update, or has applied it and the loop body goes on."""
+    """An optimizer applies its update, or has applied it and the loop body continues."""
     SKIPPED = "skipped"
     """The same, but the update was skipped."""
     RERUNNING = "rerunning"
@@ -122,7 +122,7 @@ class StepMachine:
         self._batch_used = False
         """Whether an optimizer has stepped since the last batch."""
         self._announced = False
-        """Whether a loader or an adapter tells when the loop body is complete."""
+        """Whether a loader or an adapter reports that the loop body is complete."""
         self._started = False
         """Whether the state before the first step was kept."""
         self._saw_batch = False
@@ -167,7 +167,7 @@ class StepMachine:
     # Events of the loader.
 
     def batch_wanted(self) -> None:
-        """The loop asks for the next batch, so its body is complete."""
+        """The loop requests the next batch, so its body is complete."""
         self._announced = True
         self._heartbeat.enter(DATA)
         if len(self.optimizer_steps) > 1 and not self._lags():
@@ -343,7 +343,7 @@ class StepMachine:
         """What the host can measure about the step."""
         values = self._host.read(context)
         if context.step % PARAMETER_SCAN_INTERVAL == 0:
-            self._buffers.look_again()
+            self._buffers.find_new_buffers()
             self._inspection.parameters(context.step)
         return values
 

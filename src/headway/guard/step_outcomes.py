@@ -1,4 +1,4 @@
-"""What becomes of a step once its numbers have arrived: its record, and the action on a bad one."""
+"""Handles a step whose numbers have arrived: writes its record, and acts on a bad one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ searches for its scale seldom needs more."""
 
 
 class StepCounter:
-    """How many steps were made."""
+    """The number of steps that were made."""
 
     __slots__ = ("first", "made")
 
@@ -70,7 +70,7 @@ class StepOutcomes:
         self.extra_signals = ExtraSignals()
         """Signals that others have measured for the current step."""
         self.last_good = True
-        """Whether no optimizer's part of the current step was bad, as far as is known."""
+        """Whether no optimizer's part of the current step is known to be bad."""
         self.halted = False
         self._halt_error: TrainingHalted | None = None
         self._usual: dict[str, float] = {}

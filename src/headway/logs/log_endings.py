@@ -199,7 +199,7 @@ def find_ending(after_last_row: Sequence[LogEvent]) -> LogEvent | None:
     ended = None
     for event in after_last_row:
         if event.kind in _ENDINGS:
-            # The first exception is the cause; a kill is what became of the process.
+            # The first exception is the cause; a kill ended the process.
             killed = event.kind in ("killed-in-log", "interrupted-in-log")
             if ended is None or "aside" in ended.data or (killed and "aside" not in event.data):
                 ended = event

@@ -74,7 +74,7 @@ EVENTS = "tfevents"
 
 @dataclass
 class FolderSurvey:
-    """What a folder contains; paths in the order of the walk."""
+    """The contents of a folder; paths in the order of the walk."""
 
     folder: Path
     logs: list[Path] = field(default_factory=list)

@@ -147,7 +147,7 @@ class LogEvent:
 
 @dataclass(slots=True)
 class Log:
-    """What a reader returns."""
+    """The result of a reader: a log as a table with its events and facts."""
 
     format: str
     """The reader's name: `hf-trainer`, `megatron`, `tensorboard`, …"""

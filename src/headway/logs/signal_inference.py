@@ -31,7 +31,7 @@ NEAR = 5e-3
 
 @dataclass(frozen=True, slots=True)
 class Clipping:
-    """What is known about gradient clipping."""
+    """The known settings of gradient clipping."""
 
     limit: float | None = None
     after: bool = False

@@ -57,7 +57,7 @@ def write_checkpoint_table(
         mark = page.mark("good" if item["clean"] else "error")
         style = _CHECKPOINT_STYLES.get(item["verdict"], "bold red")
         name = item["path"][len(common) :]
-        # A long path goes on a line of its own, near the margin.
+        # A long path is on a line of its own, near the margin.
         margin = " " * (4 if len(name) > page.width - 62 else 62)
         page.line(numbers, (f"{mark} {item['verdict']:<12}", style), f"  {name}", rest=margin)
     if len(shown) < len(found):

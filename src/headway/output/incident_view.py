@@ -121,7 +121,7 @@ class TrialView:
 
 @dataclass(frozen=True, slots=True)
 class IncidentView:
-    """What re-running a bad step found."""
+    """The result of re-running a bad step."""
 
     headline: str
     summary: str
@@ -139,7 +139,7 @@ class IncidentView:
     """What a gradient spike consists of; empty for a non-finite step."""
 
     def facts(self) -> list[tuple[str, Any]]:
-        """Label and value of everything else that is known."""
+        """Labels and values of the other known facts."""
         rows = [
             ("rows of the batch", self.rows),
             ("samples of the data set", self.samples),

@@ -112,7 +112,7 @@ def message_with_repeats(finding: Finding) -> str:
 
 
 def relative_to_cwd(file: str) -> str:
-    """The path as seen from here, where it lies below here: that is how a repository names it."""
+    """The path relative to the working directory if it is below it, as a repository names it."""
     try:
         return Path(file).resolve().relative_to(Path.cwd()).as_posix()
     except (OSError, ValueError):

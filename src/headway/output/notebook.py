@@ -48,7 +48,7 @@ def report_html(
 
 
 class GuardView(Protocol):
-    """What is shown of a guard."""
+    """The parts of a guard that a notebook shows."""
 
     @property
     def step(self) -> int: ...

@@ -86,20 +86,20 @@ def _what(root: Finding, *, with_step: bool = True) -> str:
 
 def tell_story(report: ReportView, data: ChartData) -> list[str]:
     """At most three sentences: what happened, what was done about it, what to change."""
-    told = [verdict_of(report).sentence]
+    story = [verdict_of(report).sentence]
     if not report.causes:
-        return told
+        return story
     done = [f"skipped {plural(data.skipped, 'update')}"] if data.skipped else []
     for action, words in (("back-off", "lowered the rate"), ("roll-back", "rolled back")):
         times = sum(mark.kind == "action" and mark.label.startswith(action) for mark in data.marks)
         done += [f"{words} {plural(times, 'time')}"] if times else []
     ended = {"finished": ", and the run finished", "failed": ", and the run failed"}
     if done:
-        told.append(f"The guard {' and '.join(done)}{ended.get(data.ending, '')}.")
+        story.append(f"The guard {' and '.join(done)}{ended.get(data.ending, '')}.")
     cured = next((item for item in report.causes[0].root.remedies if item.cured), None)
     if cured is not None:
-        told.append(f"Tested on the failing step and cured: {cured.text.rstrip('.')}.")
-    return told
+        story.append(f"Tested on the failing step and cured: {cured.text.rstrip('.')}.")
+    return story
 
 
 def recorded_diff(edits: Sequence[SourceEdit]) -> list[str]:
@@ -224,7 +224,7 @@ def steps_around(data: ChartData, x: int) -> list[list[str]]:
 
 
 def _values(series: Downsampler | None, x: int) -> dict[int, str]:
-    """The values next to an x, as far as they were kept."""
+    """The values next to an x that were kept."""
     if series is None:
         return {}
     xs, ys = series.points()

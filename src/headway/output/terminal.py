@@ -27,7 +27,7 @@ REDRAW_SECONDS = 0.2
 
 
 class StatusLine:
-    """One line on stderr that is drawn over and over, only on a terminal."""
+    """One line on stderr that is redrawn, only on a terminal."""
 
     def __init__(self) -> None:
         self._file = sys.stderr
@@ -103,7 +103,7 @@ def spinner(
     delay_s: float = PROGRESS_DELAY_SECONDS,
     share: Callable[[], float | None] | None = None,
 ) -> Iterator[None]:
-    """Show on a terminal what is done and for how long, once it takes longer than the delay.
+    """Show on a terminal the current task and its time, once it takes longer than the delay.
 
     `share`: how much of it is done, if that is known, for the time that is left.
     Needs no other package, so that the line comes before anything slow is imported.

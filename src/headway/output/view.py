@@ -84,7 +84,7 @@ class UnusedSuppressionView(Protocol):
 
 
 class ReportView(Protocol):
-    """What was found, what caused it, and which checks did not run."""
+    """The findings, their causes, and the checks that did not run."""
 
     @property
     def findings(self) -> Sequence[Finding]: ...

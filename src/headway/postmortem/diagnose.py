@@ -20,7 +20,7 @@ from headway.errors import UnreadableInput
 from headway.postmortem.last_good import add_checkpoint_findings, describe_scan
 from headway.postmortem.run_summary import (
     MAX_RUNS,
-    SeenLosses,
+    LossCollector,
     count_note,
     summarize_run,
     worst_first,
@@ -110,7 +110,7 @@ def _newest(runs: Sequence[Path]) -> Path:
 def _own(place: Path, settings: Settings | None) -> Report:
     source = run_reader.RunDir(place)
     long = _long(source)
-    end = SeenLosses()
+    end = LossCollector()
     if long is None:
         engine = Engine(settings)
         engine.run(end.through(_with_damage(source, source.records())))
@@ -360,7 +360,7 @@ def _report_log(
     for key, value in {**beside, **named_settings(log.facts)}.items():
         log.facts.setdefault(key, value)
     engine = Engine(settings)
-    end = SeenLosses()
+    end = LossCollector()
     engine.run(end.through(LogStream(log).records()))
     notes = [f"read as {item.format}: {item.used} of {item.lines} lines used" for item in logs[:5]]
     if len(logs) > 1:

@@ -18,7 +18,7 @@ BADNESS = ("failed", "findings", "unknown", "interrupted", "healthy")
 """Verdicts, the worst first."""
 
 
-class SeenLosses:
+class LossCollector:
     """Collects the losses and the last segment of a stream of records."""
 
     def __init__(self) -> None:

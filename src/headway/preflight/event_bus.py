@@ -31,13 +31,15 @@ from torch.overrides import TorchFunctionMode
 from headway.guard.fail_safe import FailSafe
 from headway.guard.script.launcher import ScriptLauncher
 from headway.output.notices import logger
-from headway.preflight.call_listeners import (
+from headway.preflight.observer import (
     CallListeners,
+    Evidence,
     Handlers,
     ListenersByFunction,
+    Observer,
+    TorchCall,
     find_handlers,
 )
-from headway.preflight.observer import Evidence, Observer, TorchCall
 from headway.preflight.script_context import ScriptContext
 from headway.rerun.step_tracer import StepTracer
 from headway.torch_adapters import patching
@@ -66,7 +68,7 @@ class EventBus(patching.TorchListener):
         self._tables: dict[tuple[Observer, ...], ListenersByFunction] = {}
         self._by_event: dict[str, Handlers] = {}
         self._mode = _FunctionMode(self)
-        self._aside = OwnWork(self._mode, launch.tracer)
+        self._aside = ObservationPause(self._mode, launch.tracer)
         self._strict = os.environ.get("HEADWAY_STRICT") == "1"
         self._forks = _FORK_COUNT[0]
         self.busy = False
@@ -309,7 +311,7 @@ _NO_HISTORY = "A view was created in no_grad mode"
 """Torch raises this for the history of `weight[0]` after `weight[0] += 1` without gradients."""
 
 
-class OwnWork:
+class ObservationPause:
     """Hides our own torch calls from the function mode and from the trace of the step."""
 
     def __init__(self, mode: TorchFunctionMode, tracer: StepTracer) -> None:

@@ -1,10 +1,11 @@
-"""The base class of all observers, the call they receive, and the `Evidence` they write facts
-to.
+"""The base class of all observers, the `Evidence` they write facts to, and the observers of each
+call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -195,3 +196,48 @@ class Observer:
 
     def finished(self) -> None:
         """The script has ended, or reached the maximum number of steps."""
+
+
+# The observers of a function or a module, with their methods: found once, not at each call.
+
+
+Handlers = tuple[tuple[Observer, Callable[..., None]], ...]
+"""Observers, and their methods for an event."""
+
+
+def find_handlers(observers: Sequence[Observer], what: str) -> Handlers:
+    """Those of the observers that have a method of their own for this event."""
+    return tuple(
+        (item, getattr(item, what))
+        for item in observers
+        if getattr(type(item), what) is not getattr(Observer, what)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CallListeners:
+    """The observers of a function or a module, before and after it runs."""
+
+    begins: Handlers
+    ended: Handlers
+
+
+class ListenersByFunction(dict[Callable[..., Any], CallListeners | None]):
+    """The observers of each function that was called; None for a function without any."""
+
+    def __init__(
+        self, observers: Mapping[Callable[..., Any], list[Observer]], unfiltered: Sequence[Observer]
+    ) -> None:
+        super().__init__()
+        self._observers = observers
+        self._unfiltered = unfiltered
+
+    def __missing__(self, function: Callable[..., Any]) -> CallListeners | None:
+        heard = [*self._observers.get(function, ()), *self._unfiltered]
+        found = None
+        if heard:
+            found = CallListeners(
+                find_handlers(heard, "function_begins"), find_handlers(heard, "function_ended")
+            )
+        self[function] = found
+        return found

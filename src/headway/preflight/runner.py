@@ -25,7 +25,7 @@ from headway.guard.recorder import Recorder
 from headway.guard.recovery.snapshots import Snapshots
 from headway.guard.script.guarded_run import NoStepReason, explain_no_step
 from headway.guard.script.launcher import ScriptLauncher
-from headway.guard.script.step_limits import EnoughSteps, StepLimits
+from headway.guard.script.step_limits import StepLimitReached, StepLimits
 from headway.output.notices import logger
 from headway.policy import Policy
 from headway.preflight.event_bus import EventBus
@@ -155,7 +155,7 @@ def run_check(
     )
     private = how.supervised_in if how.run_dir is None else None
     if private is not None:
-        launch.on_recorder.append(lambda recorder: recorder.leave_trail(private))
+        launch.on_recorder.append(lambda recorder: recorder.write_for_parent(private))
     with ExitStack() as stack:
         for around in (
             write_crash_stack(how.supervised_in, 0 if private else rank_group.own_rank()),
@@ -241,7 +241,7 @@ class _Ending:
     def of(self, work: Callable[[], Any], launch: ScriptLauncher) -> None:
         try:
             work()
-        except (EnoughSteps, TrainingHalted) as stopped:
+        except (StepLimitReached, TrainingHalted) as stopped:
             # Frames of the script may keep loaders with workers alive.
             traceback.clear_frames(stopped.__traceback__)
             self.halted = isinstance(stopped, TrainingHalted)

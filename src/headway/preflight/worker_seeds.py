@@ -95,7 +95,7 @@ def _states(dataset: Any) -> dict[str, str]:
 
 
 def _find_generators(dataset: Any, path: str = "dataset", depth: int = 0) -> list[tuple[str, Any]]:
-    """The generators that a data set, or what it is made of, keeps."""
+    """The generators that a data set or its parts contain."""
     found: list[tuple[str, Any]] = []
     if depth > 3:
         return found

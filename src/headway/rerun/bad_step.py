@@ -124,7 +124,7 @@ class MissedStep:
 
 @dataclass(slots=True)
 class StepContext:
-    """What the host knows about a step when it launches it."""
+    """The facts that the host has about a step when it launches it."""
 
     step: int
     parameters: Sequence[Tensor]

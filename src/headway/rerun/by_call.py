@@ -30,7 +30,7 @@ BuildStep = Callable[[], tuple[nn.Module, StepFunction]]
 
 
 class ReplayGuard(Protocol):
-    """The guard of a script, as far as a captured incident is run again in it."""
+    """The part of a script's guard that runs a captured incident again."""
 
     @property
     def explanations(self) -> Sequence[Explanation]: ...

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class RerunHost(Protocol):
-    """A guarded training, as far as re-runs use it."""
+    """The part of a guarded training that re-runs use."""
 
     # Fixed for the life of the guard.
 
@@ -123,7 +123,7 @@ class ProtectedCalls(Protocol):
 
 
 class RerunMoment(Enum):
-    """When the guard offers the controller to run a bad step again."""
+    """The moments at which the guard lets the controller run a bad step again."""
 
     AFTER_STEP = auto()
     """`optimizer.step()` has just returned; the loop body may still be running."""

@@ -175,7 +175,7 @@ MAX_COPIED_BYTES = 1 << 28
 
 @dataclass(frozen=True, slots=True)
 class BatchOrigin:
-    """Where a batch came from."""
+    """The origin of a batch."""
 
     epoch: int
     """Number of earlier passes over a guarded loader."""

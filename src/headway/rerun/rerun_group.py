@@ -44,7 +44,7 @@ class StepAborted(RuntimeError):
 
 
 class RankPosition(IntEnum):
-    """Where a rank is; the highest value counts for all."""
+    """The position of a rank; the highest value counts for all."""
 
     TOGETHER = 0
     """Before a collective."""
@@ -209,7 +209,7 @@ class RerunGroup:
             found, high, values = self._rounds.exchange(place, what, value(), numbers())
             if found is place is not RankPosition.FAILED:
                 return high, values
-            # All ranks that get here vote once more, unless a rank has given up.
+            # All ranks that get here vote again, unless a rank has given up.
             if found is RankPosition.GIVEN_UP:
                 self._given_up = True
             elif unannounced is None:
@@ -219,7 +219,7 @@ class RerunGroup:
         raise StepAborted("another rank gave up")
 
     def give_up(self) -> None:
-        """Tell the others that this rank stops, once."""
+        """Report once to the other ranks that this rank stops."""
         if not self._given_up:
             self._given_up, self._unannounced = True, None
             self._rounds.ask(RankPosition.GIVEN_UP)

@@ -35,7 +35,7 @@ from headway.rerun.sandbox_state import save_training_state
 from headway.torch_adapters import patching
 from headway.torch_adapters.modes import WriteUndo, no_dispatch_modes, no_function_modes
 from headway.torch_adapters.optimizer_adapter import (
-    AnsweredClosure,
+    CachedLossClosure,
     LossScaling,
     find_closure,
     rewind_scaler,
@@ -205,7 +205,7 @@ class RerunSandbox:
         answer = None
         if closure is not None:
             with torch.enable_grad():
-                answer = AnsweredClosure(closure, closure(), held=True)
+                answer = CachedLossClosure(closure, closure(), held=True)
         self._look_at_gradients(optimizer)
         self._settled = self._settled or not steps.isdisjoint(self._judged)
         brake = self._brakes.setdefault(id(optimizer), HostBrake(optimizer))

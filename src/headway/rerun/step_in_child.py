@@ -62,7 +62,7 @@ def try_batch(
 
 
 def _find_code(frame: FrameType | None) -> tuple[LoopSource, FrameType] | None:
-    """The code around the step that can run once more, and its frame."""
+    """The code around the step that can be run again, and its frame."""
     loop = find_loop(frame)
     if not isinstance(loop, LoopSource) or loop.obstacle:
         part = find_part(frame)

@@ -171,7 +171,7 @@ class StepTracer:
         if self._every_step and host.step >= max(CLOSE_STEPS, self._until):
             self._session.trace.rest()
         else:
-            self._session.go_on()
+            self._session.end_step()
         self._batches = self._batches[len(self._batches) - self._fresh_batches :]
         if not self._every_step and host.step >= self._until:
             self.stop()
@@ -340,8 +340,8 @@ class _TraceSession(patching.TorchListener):
         if not self.trace.resting:
             self.trace.paused = False
 
-    def go_on(self) -> None:
-        """The step is over."""
+    def end_step(self) -> None:
+        """The step has ended: trace the next one."""
         if self.trace.resting:
             self._eager.close()
             self._eager.enter_context(run_eagerly())

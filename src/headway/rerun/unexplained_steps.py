@@ -46,7 +46,7 @@ _Rest = list[Callable[[], None]]
 """Code that runs after a step, in parts."""
 
 
-class BetweenSteps:
+class BadWeightExplainer:
     """Explains weights that were bad when a step began."""
 
     def __init__(self, host: RerunHost) -> None:
@@ -102,7 +102,7 @@ def explain_bad_weights(
 
     @contextmanager
     def good_weights() -> Iterator[bool]:
-        """In the child: whether the weights are good, as before the code ran."""
+        """In the child: whether the weights are good, as they were before the code ran."""
         older = None if not find_bad_weights(host) else host.older_weights(step)
         if begin is not None:
             begin.restore()
@@ -219,7 +219,7 @@ class UnexplainedSteps:
         self._wanted = policy.replay and policy.replays > 0
         self._results = results
         self.tracer = StepTracer()
-        self.between_steps = BetweenSteps(host)
+        self.between_steps = BadWeightExplainer(host)
         self.unused_batches = UnusedBatches()
         self.missed: MissedStep | None = None
         """The last bad step, if it has not been run again."""

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.rundir.run_files import Opener, open_regular_file
-from headway.rundir.run_lock import LockHolder, let_go_in_children, start_ticks
+from headway.rundir.run_lock import LockHolder, release_in_children, start_ticks
 
 # The page. All numbers are little-endian.
 #     0     magic
@@ -64,7 +64,7 @@ class HeartbeatWriter:
     def __init__(self, page: Any = None) -> None:
         self._page = page
         self._slot = 0
-        let_go_in_children(self)
+        release_in_children(self)
 
     def let_go(self) -> None:
         """Write nothing any more."""

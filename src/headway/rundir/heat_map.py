@@ -199,7 +199,7 @@ class HeatSampler:
         return cell
 
     def _enlarge(self, by: tuple[int, int]) -> None:
-        """Add so many rows and columns without values."""
+        """Add this number of rows and columns without values."""
         wider = ((0, by[0]), (0, by[1]))
         self._largest = np.pad(self._largest, wider, constant_values=-1.0)
         self._bad, self._seen = np.pad(self._bad, wider), np.pad(self._seen, wider)

@@ -333,7 +333,7 @@ class LiveCharts:
     def _sketched(
         self, exact: ChartData, first: int | None, last: int | None, points: int, maps: bool
     ) -> ChartData:
-        """The exact charts as far as the run was read, then the sample."""
+        """The exact charts of what was read, then the sample."""
         sample = self._sample(maps)
         end = max(exact.end, sample.end)
         both = replace(exact, end=end)

@@ -1,4 +1,4 @@
-"""The machines of the ranks that are not drawn: every rank below 64 writes its own step file.
+"""Reads the machine readings of other ranks: every rank below 64 writes its own step file.
 
 Of those files only the lines with a reading of the machine are decoded, about one a second. They
 are read after the steps of the rank that is drawn, because its axis places them.

@@ -48,7 +48,7 @@ DCP_INDEX = ".metadata"
 MANIFEST = "manifest.json"
 """The file that makes a folder a snapshot."""
 PULLED = ("snapshots", "incidents")
-"""Folders that are downloaded only when they are asked for."""
+"""Folders that are downloaded only on request."""
 
 
 def is_url(path: str | os.PathLike[str]) -> TypeGuard[str]:

@@ -82,7 +82,7 @@ class LockHolder:
 
 
 class WritesFiles(Protocol):
-    """Something that writes into a run directory."""
+    """A writer of a run directory."""
 
     def let_go(self) -> None:
         """Write nothing any more."""
@@ -91,8 +91,8 @@ class WritesFiles(Protocol):
 _writing: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def let_go_in_children(writer: WritesFiles) -> None:
-    """A child that is forked from now on does not write by it: the run is that of its parent."""
+def release_in_children(writer: WritesFiles) -> None:
+    """Disable this writer in children forked from now on: the run is that of the parent."""
     _writing.add(writer)
 
 

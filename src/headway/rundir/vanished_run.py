@@ -127,7 +127,7 @@ def find_stack_phase(frames: Iterable[tuple[str, str]]) -> str | None:
 
 
 def is_users_file(file: str) -> bool:
-    """Whether a file is the user's own, as far as its path says."""
+    """Whether a file is the user's own, judging by its path."""
     path = file.replace("\\", "/")
     version = f"/lib/python{sys.version_info.major}."
     installed = ("/site-packages/", "/dist-packages/", version, _OWN)
@@ -195,7 +195,7 @@ class StreamEnd:
             self._recorded.add(record.rank)
 
     def unrecorded(self, run_dir: Path, opener: Opener) -> Iterator[EventRecord]:
-        """An event for every rank whose process is gone without a recorded end."""
+        """An event for every rank whose process ended without recording it."""
         for rank in heartbeat_ranks(run_dir):
             if rank in self._recorded:
                 continue

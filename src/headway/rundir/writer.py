@@ -19,7 +19,7 @@ from headway.core.records import EventRecord, Header, Record, StepRecord, Tensor
 from headway.core.signals import Signal
 from headway.errors import RunDirInUse
 from headway.rundir.remote_run import RemoteRun, is_url, local_path
-from headway.rundir.run_lock import RunLock, let_go_in_children
+from headway.rundir.run_lock import RunLock, release_in_children
 
 # Rank 0 records the values of all ranks at every step, so the other ranks need not. Beyond the
 # first 64, a rank writes only what it alone knows: findings in its own batch and tensors, and
@@ -109,7 +109,7 @@ class RunDirWriter:
         self._segment = 0
         self._release: Callable[[], object] = lambda: None
         self._attempt(self._open)
-        let_go_in_children(self)
+        release_in_children(self)
 
     def let_go(self) -> None:
         """Write nothing any more: what is buffered is the parent's."""

@@ -19,7 +19,7 @@ from headway.torch_adapters.patching import install_patch, wrap_function
 
 
 class AutocastSetting(NamedTuple):
-    """What autocast does on one kind of device."""
+    """The setting of autocast for one kind of device."""
 
     enabled: bool
     dtype: torch.dtype
@@ -34,7 +34,7 @@ _uninstall: Callable[[], None] | None = None
 
 
 def change_regions(change: AutocastChange) -> Callable[[], None]:
-    """Change every region that is open or will be entered; what is returned takes that back."""
+    """Change every region that is open or will be entered; the returned function undoes this."""
     global _original_enter, _uninstall
     if not _changes and autocast.__enter__ is not _enter:
         _original_enter = autocast.__enter__
@@ -92,7 +92,7 @@ def regions_disabled() -> Iterator[None]:
 
 
 def is_region_enabled(region: Any) -> bool:
-    """Whether a region is on, as torch decided when it was made; True where torch does not tell."""
+    """Whether a region is on, as torch decided at its creation; True if torch lacks this."""
     return bool(getattr(region, "_enabled", True))
 
 

@@ -38,7 +38,7 @@ def saved_tensor_hooks_active() -> bool:
 
 
 def input_metadata(node: Any) -> Sequence[Any]:
-    """Shape and dtype of what flows into a node in backward; empty where torch does not tell."""
+    """Shapes and dtypes of a node's gradients in backward; empty if torch does not expose them."""
     found: Sequence[Any] = getattr(node, "_input_metadata", None) or ()
     return found
 

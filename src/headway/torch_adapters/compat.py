@@ -147,7 +147,7 @@ def is_registered(module: nn.Module, name: str, item: Any) -> bool:
 
 
 def has_backward_hooks(owner: nn.Module | Tensor) -> bool:
-    """Whether a module or a tensor has backward hooks; False where torch does not tell."""
+    """Whether a module or a tensor has backward hooks; False if torch does not expose them."""
     return any(getattr(owner, name, None) for name in ("_backward_hooks", "_backward_pre_hooks"))
 
 

@@ -110,7 +110,7 @@ _all_objects: Callable[[], list[Any]] = private_part(
 def find_instances(*kinds: type) -> list[Any]:
     """Every live object of these classes that the garbage collector knows."""
     # By type, not isinstance: some objects answer that question with an import or a warning. Each
-    # type is asked once: there are a million objects and a few thousand types.
+    # type is tested once: there are a million objects and a few thousand types.
     alive = _all_objects()
     wanted = {kind for kind in set(map(type, alive)) if issubclass(kind, kinds)}
     return [item for item in alive if type(item) in wanted] if wanted else []
@@ -223,7 +223,7 @@ _CODE = (type, ModuleType, FunctionType, MethodType, FrameType)
 
 @dataclass(frozen=True, slots=True)
 class Referrer:
-    """What keeps the tensors."""
+    """The object that refers to the tensors."""
 
     name: str
     kind: str

@@ -260,12 +260,12 @@ def add_note(result: Any, what: str, facts: Any) -> bool:
 
 
 def read_note(node: Any, what: str) -> Any:
-    """What was noted on a node, or None."""
+    """The note of this name on a node, or None."""
     return node.metadata.get(_NOTES_KEY, {}).get(what)
 
 
 def take_note(node: Any, what: str) -> Any:
-    """The same, and it is not reported again."""
+    """Return a note and remove it from the node."""
     return node.metadata.get(_NOTES_KEY, {}).pop(what, None)
 
 

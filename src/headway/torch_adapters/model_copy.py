@@ -147,7 +147,7 @@ def is_training_forward(module: nn.Module, output: Any) -> bool:
     return True
 
 
-# A copy of a model that can be asked questions without anybody noticing.
+# A copy of a model that can be run without effects on the training.
 
 # Which outputs change when an input does shows what depends on what, for any model: no gradient,
 # no hook and no random number of the script's is touched. The copy has weights, buffers and

@@ -26,7 +26,7 @@ no_function_modes: Callable[[], AbstractContextManager[Any]] = private_part(
     nullcontext,
     without="active function modes also observe headway's own calls",
 )
-"""A context manager: no function mode and no `__torch_function__` is asked."""
+"""A context manager: no function mode and no `__torch_function__` is called."""
 
 no_dispatch_modes: Callable[[], AbstractContextManager[Any]] = private_part(
     "torch.utils._python_dispatch._disable_current_modes",
@@ -104,7 +104,7 @@ class UncompiledDispatchMode(TorchDispatchMode):
 
 
 class LastingModes:
-    """How many dispatch modes are in force from the beginning of a script to its end."""
+    """Counts the dispatch modes that are active from the beginning of a script to its end."""
 
     count = 0
 

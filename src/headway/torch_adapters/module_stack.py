@@ -59,7 +59,7 @@ class ModuleNames:
                 self._paths.setdefault(id(module), (prefix + user_path(path)).rstrip("."))
 
     def running(self, module: nn.Module | None) -> NamedModule | RunningModule:
-        """A module whose path is read when it is asked for."""
+        """A module whose path is computed when it is needed."""
         return _NONE if module is None else NamedModule(module, self._paths)
 
 

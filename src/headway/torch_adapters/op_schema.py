@@ -140,7 +140,7 @@ _CONSTANT = name_set("lift_fresh full full_like new_full scalar_tensor")
 
 @dataclass(frozen=True, slots=True)
 class OpSchema:
-    """How an op treats its arguments."""
+    """The effects of an op on its arguments."""
 
     aten: str
     """The name in `BadCall`: without overload, leading underscore and in-place underscore."""
@@ -158,7 +158,7 @@ class OpSchema:
     chooses: bool = False
     """Leaves out some of what it is given."""
     pointwise: bool = False
-    """Every element of the result is made of those at its own place."""
+    """Every element of the result depends on those at its own position."""
     collective: bool = False
     """What it writes may come from another rank, and later."""
 

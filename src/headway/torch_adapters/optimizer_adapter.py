@@ -156,8 +156,8 @@ def with_closure(
     return (args[0], closure, *args[2:]), kwargs
 
 
-class AnsweredClosure:
-    """A closure whose first call was already made."""
+class CachedLossClosure:
+    """A closure whose first call returns the loss that is already known."""
 
     def __init__(self, closure: Closure, loss: Any, *, held: bool) -> None:
         self._closure = closure
@@ -173,7 +173,7 @@ class AnsweredClosure:
 
 
 class SavedStep(Protocol):
-    """What an optimizer held before its step."""
+    """The state of an optimizer before its step."""
 
     def went_bad(self) -> bool:
         """Whether the step left a weight non-finite."""
@@ -304,7 +304,7 @@ def gradients_are_scaled(scaler: GradScaler, optimizer: Optimizer) -> bool:
 
 
 def rewind_scaler(scaler: GradScaler, scale: Tensor) -> None:
-    """A scaler as before a step: with this scale, and no optimizer unscaled or stepped."""
+    """Reset a scaler to its state before a step: this scale, no optimizer unscaled or stepped."""
     present = current_scale(scaler)
     if present is not None:
         present.copy_(scale)

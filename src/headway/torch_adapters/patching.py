@@ -128,7 +128,7 @@ for _name in ("_get_total_norm", "_clip_grads_with_norm_"):
 
 
 class TorchListener(Protocol):
-    """What a guard is notified of. A class that derives from it defines what it needs."""
+    """The events that a guard is notified of. A subclass defines those that it needs."""
 
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
         """A backward pass is about to run from these scalars."""

@@ -141,7 +141,7 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def capture() -> dict[str, Any]:
-    """The state of every generator that is in use."""
+    """The state of every generator in use."""
     version, internal, gauss = random.getstate()
     state: dict[str, Any] = {
         "python": [version, list(internal), gauss],

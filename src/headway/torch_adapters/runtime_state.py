@@ -107,7 +107,7 @@ def compile_in_use() -> bool:
 
 
 def is_compiled(model: nn.Module) -> bool:
-    """Whether it, or a part of it, was compiled."""
+    """Whether this object or a part of it was compiled."""
     if not compile_in_use():
         return False
     return any(

@@ -53,7 +53,7 @@ class BufferBackup:
         """Hooks on the models, where replays of a CUDA graph may change the buffers."""
         self._before_forward = True
         """Whether no forward pass of this step has begun."""
-        self.look_again()
+        self.find_new_buffers()
         self.renew()
         self.changing.clear()
 
@@ -65,7 +65,7 @@ class BufferBackup:
         """Their paths in the model."""
         return [path for _, _, path in self._homes]
 
-    def look_again(self) -> None:
+    def find_new_buffers(self) -> None:
         """Find the buffers that were not there before; the others keep their positions.
 
         The place of one whose module is gone is taken by the one that came to its path.
@@ -268,7 +268,7 @@ _LEFT_ALONE = (
 
 
 class ObjectSnapshot:
-    """What some objects held at one moment."""
+    """The contents of some objects at one moment."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Observes `torch.save`, for as long as someone listens."""
+"""Observes `torch.save` while a listener is registered."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway.torch_adapters.patching import wrap_function
 
 
 class SaveListener(Protocol):
-    """What is notified of saves."""
+    """The interface of objects that are notified of saves."""
 
     def save_begins(self, target: Any) -> None:
         """Something is about to be saved to this path or file."""

@@ -271,7 +271,7 @@ def _root(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-# User code, compiled once more.
+# User code, compiled again.
 
 _FUTURE_FLAGS = 0x1FF0000
 """The flags of `from __future__ import …` in a code object."""

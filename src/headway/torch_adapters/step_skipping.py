@@ -180,7 +180,7 @@ def _find_cell(optimizer: Any, function: Any) -> Any:
     return None
 
 
-class _Instead:
+class _StepReplacement:
     """Runs in place of one step of one optimizer."""
 
     def __init__(self, cell: Any, optimizer: Any, instead: Callable[..., Any]) -> None:
@@ -201,19 +201,19 @@ class _Instead:
     def remove(self) -> None:
         self.waiting = False
         present = self._cell.cell_contents
-        while isinstance(present, _Instead) and not present.waiting:
+        while isinstance(present, _StepReplacement) and not present.waiting:
             present = present.original
         self._cell.cell_contents = present
 
 
-def replace_step(optimizer: Any, instead: Callable[..., Any]) -> _Instead | None:
+def replace_step(optimizer: Any, instead: Callable[..., Any]) -> _StepReplacement | None:
     """Let `instead(original, *args, **kwargs)` run in place of the step that has begun.
 
     None where the wrapper is not found.
     """
     function = _find_running_step(optimizer)
     cell = None if function is None else _find_cell(optimizer, function)
-    return None if cell is None else _Instead(cell, optimizer, instead)
+    return None if cell is None else _StepReplacement(cell, optimizer, instead)
 
 
 class HostBrake:
@@ -221,7 +221,7 @@ class HostBrake:
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
-        self._instead: _Instead | None = None
+        self._instead: _StepReplacement | None = None
         self._undo: list[Callable[[], None]] = []
 
     def skip(self) -> None:

@@ -277,7 +277,7 @@ def _moments(
 
 
 def _find_bad(role: str, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[BadTensor]:
-    # Of what is cut up, each rank looks at its own piece: a scan asks nothing of the others.
+    # Each rank scans its own shard of a sharded tensor, without communication.
     parts = ((name, local_part(tensor)) for name, tensor in tensors)
     named = [(name, tensor) for name, tensor in parts if _can_be_bad(tensor)]
     if not named:

@@ -330,7 +330,7 @@ class WebApp:
 
 
 class _EventStream(StreamingResponse):
-    """Calls `done` when the client is gone, also if it left before the first event."""
+    """Calls `done` when the client has disconnected, also if it did so before the first event."""
 
     def __init__(self, events: AsyncIterator[str], done: Callable[[], None]) -> None:
         super().__init__(events, media_type="text/event-stream")

@@ -46,7 +46,7 @@ class IncrementalChecks:
 
     @property
     def vanished(self) -> bool:
-        """Whether a process of the run is gone without having recorded its end."""
+        """Whether a process of the run has ended without recording it."""
         return any(self._end.unrecorded(self.run.path, self.run.opener))
 
     @property
@@ -161,7 +161,7 @@ class OwnRun(RunEntry):
     _over: bool = field(default=False, init=False)
     """Whether the run has recorded its end; a resume clears it."""
     _vanished: bool = field(default=False, init=False)
-    """Whether its process is gone without that; a resume clears it."""
+    """Whether its process ended without that; a resume clears it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -214,7 +214,7 @@ class OwnRun(RunEntry):
         return self._latest
 
     def figures(self) -> RunFigures:
-        """Best loss, duration and so on, as far as the run was checked."""
+        """Best loss, duration and so on, of the part of the run that was checked."""
         return self._checks.figures
 
     def facts(self) -> Mapping[str, Any]:

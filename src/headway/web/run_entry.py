@@ -28,7 +28,7 @@ def make_run_id(name: str) -> str:
 
 @dataclass
 class RunFigures:
-    """What a table of runs shows of a whole run."""
+    """The figures of a whole run in the table of runs."""
 
     steps: int = 0
     best: float | None = None
@@ -85,7 +85,7 @@ class RunEntry:
     version: int = field(default=0, init=False)
     """Increases when there is something new to show."""
     wanted: float = field(default=0.0, init=False)
-    """When a page last asked for its charts."""
+    """When a page last requested its charts."""
 
     def __post_init__(self) -> None:
         self.name = self.root.name(self.path)

@@ -74,7 +74,7 @@ class AnswersFirst:
         return self._count > 0 or time.monotonic() < self._expected
 
     def expect(self) -> None:
-        """Keep the interpreter free for what a page asks for once it is loaded."""
+        """Keep the interpreter free for the requests of a page that has just loaded."""
         self._expected = time.monotonic() + PAGE_LOAD_SECONDS
 
     def __enter__(self) -> None:
@@ -143,7 +143,7 @@ class RunIndex:
         return sorted([*self._own.values(), *self._foreign.values()], key=lambda run: -run.changed)
 
     def search(self) -> None:
-        """Find new run directories and drop those that are gone."""
+        """Find new run directories, and drop those that no longer exist."""
         found: dict[str, Path] = {}
         self.left_out = 0
         for path in find_run_folders(self.root):

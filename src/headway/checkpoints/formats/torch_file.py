@@ -143,7 +143,7 @@ def _order(file: BinaryIO, entries: dict[str, zip_archive.ZipEntry]) -> str:
 
 
 def _recover(path: Path, file: BinaryIO, start: int, size: int, why: str) -> OpenedPickle:
-    """Reads a truncated archive: its entries one after the other, as far as they go."""
+    """Reads a truncated archive: its entries one after the other, up to the truncation."""
     end = start + size
     at = start
     places = StoragePlaces(path)

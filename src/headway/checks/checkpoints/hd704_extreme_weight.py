@@ -24,7 +24,7 @@ from headway.core.facts import LISTED, Facts
 from headway.core.findings import Finding, Severity, Where
 from headway.core.numbers import say
 from headway.core.records import EventRecord, Header, TensorRecord, record_at
-from headway.core.state import remember
+from headway.core.state import register_state_class
 
 # Weights of a checkpoint whose elements are all 0, and evidence that the layer was trained. Many
 # layers start at 0 on purpose: LoRA's B, the last layer of a residual branch, control convolutions,
@@ -37,7 +37,7 @@ _MATRIX = re.compile(r"(^|[._/])(weight|kernel)$")
 _ADAPTER = re.compile(r"lora|adapter", re.I)
 
 
-@remember
+@register_state_class
 @dataclass
 class ZeroWeights:
     """The facts of one checkpoint about weights of 0."""

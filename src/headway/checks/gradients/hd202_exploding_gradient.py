@@ -13,7 +13,7 @@ from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import say
 from headway.core.records import Moment, StepRecord, moment_of, record_at
-from headway.core.state import remember
+from headway.core.state import register_state_class
 
 # A whole run in a few points that each cover the same number of steps. A window of the latest
 # steps forgets the beginning of the run, and a history that thins out its past has a different
@@ -27,7 +27,7 @@ MedianPoint = tuple[Moment, float, float]
 """The end of a stretch of the run, and the medians of norm and loss over it."""
 
 
-@remember
+@register_state_class
 @dataclass
 class RunMedians:
     """The points so far, and the medians that will form the next one."""

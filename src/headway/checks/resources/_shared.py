@@ -13,13 +13,13 @@ from headway.core.findings import Finding, Where
 from headway.core.numbers import say, say_bytes
 from headway.core.records import EventRecord, Header, Moment, StepRecord, moment_of, record_at
 from headway.core.signals import PERCENT_BYTES
-from headway.core.state import remember
+from headway.core.state import register_state_class
 
 # The source of retained memory, from an event, as plain data that a check can store. Growing memory
 # only shows that something is retained; the events `retained` and `growth` say what and where.
 
 AllocationSite: TypeAlias = dict[str, Any]
-"""`file`, `line`, `function`, `op`, `holder`, … as far as known."""
+"""The known ones of `file`, `line`, `function`, `op`, `holder`, …"""
 
 _SITE_TYPES: dict[str, type | tuple[type, ...]] = {
     "of": str,
@@ -87,7 +87,7 @@ def describe_line(origin: AllocationSite) -> str:
 # The growth of one signal: reported at once in a live run, at the end of a log.
 
 
-@remember
+@register_state_class
 class SegmentGrowth:
     """Follows a signal through the segments of a run: a new process has its own level."""
 

@@ -20,10 +20,10 @@ from headway.core.records import (
     moment_of,
     record_at,
 )
-from headway.core.state import remember
+from headway.core.state import register_state_class
 
 
-@remember
+@register_state_class
 class LayerStreaks:
     """By position on the axis `act`; each layer is reported once, until it recovers."""
 

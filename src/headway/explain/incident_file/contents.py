@@ -169,7 +169,7 @@ BATCH, RNG, STATE = "batch.pt", "rng.pt", "state.pt"
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Something the incident folder does not contain, and why."""
+    """A part that the incident folder does not contain, and why."""
 
     what: str
     why: str

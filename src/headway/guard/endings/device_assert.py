@@ -45,7 +45,7 @@ LAUNCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_P
 
 @dataclass(frozen=True, slots=True)
 class HostInputs:
-    """What a run on the host starts from; all of it is on the host already."""
+    """The state from which a run on the host starts; all of it is on the host already."""
 
     script: Mapping[str, Any] | None
     """How the script was started: `file`, `module`, `argv`, `cwd`; None: in a notebook."""

@@ -101,7 +101,7 @@ class OpenRun:
         self._recorder.end(self._moment().steps)
 
     def _record_cell(self) -> None:
-        """The exception of a notebook's cell after which no other cell has gone on."""
+        """The exception of a notebook's cell, if no other cell has continued after it."""
         failed, ending = self._cells.failed, self._recorder.ending
         if failed is not None and ending.status == "finished":
             if (error := failed.error) is not None:
@@ -171,7 +171,7 @@ def _install() -> None:
 
 
 def _uninstall() -> None:
-    # Whoever has replaced the hooks since still calls ours: then they stay.
+    # Code that has replaced the hooks since still calls ours, so they stay.
     if _previous and sys.excepthook is _exception_hook and threading.excepthook is _thread_hook:
         sys.excepthook, threading.excepthook, undo = _previous.pop()
         for restore in undo:
@@ -311,7 +311,7 @@ class CellWatch:
 
 
 def _shell_events() -> Any:
-    """What an IPython shell tells about its cells; None outside of one."""
+    """The cells of an IPython shell; None outside of one."""
     ipython = sys.modules.get("IPython")
     try:
         return None if ipython is None else ipython.get_ipython().events

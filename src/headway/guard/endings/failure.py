@@ -47,7 +47,7 @@ MAX_LINE = 300
 LINES_AROUND = 2
 """Lines of source shown before and after the line that raised."""
 STOPPING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-NOT_FAILURES = frozenset({"TrialPruned", "EnoughSteps", "GeneratorExit"})
+NOT_FAILURES = frozenset({"TrialPruned", "StepLimitReached", "GeneratorExit"})
 """Exceptions by which a script or a framework ends a run on purpose."""
 INTERRUPTIONS = {"SIGTERMException": signal.SIGTERM}
 """Exceptions of frameworks that stand for a signal."""
@@ -55,7 +55,7 @@ INTERRUPTIONS = {"SIGTERMException": signal.SIGTERM}
 
 @dataclass(frozen=True, slots=True)
 class FailureMoment:
-    """What the training was doing when an exception was raised."""
+    """The state of the training when an exception was raised."""
 
     steps: int = 0
     """Steps that were made."""

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 from headway.guard.endings.fatal_stack import write_crash_stack
 from headway.torch_adapters.device_failure.host_only import FailingOp, cuda_on_host
-from headway.torch_adapters.device_failure.lost_device import leave_at_once
+from headway.torch_adapters.device_failure.lost_device import exit_immediately
 from headway.torch_adapters.frames import Location, find_user_location
 from headway.torch_adapters.live_objects import find_models, find_optimizers
 from headway.torch_adapters.patching import wrap_function
@@ -120,4 +120,4 @@ def _describe(error: BaseException, failing: FailingOp) -> dict[str, Any]:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
-    leave_at_once(0)  # the script's threads and workers need not be waited for
+    exit_immediately(0)  # the script's threads and workers need not be waited for

@@ -28,7 +28,7 @@ _CLOSED = re.compile(
 )
 _BACKENDS = re.compile(r"gloo|nccl|\bucc\b|c10d|process ?group", re.IGNORECASE)
 GONE_S = 3.0
-"""Seconds in which the process of a lost rank must be found to be gone."""
+"""Seconds within which the process of a lost rank must have ended."""
 
 
 def is_lost_connection(error: BaseException) -> bool:
@@ -60,7 +60,7 @@ def recognise_lost_rank(failure: Failure) -> tuple[str, dict[str, Any]] | None:
 
 
 def _wait_for_lost(board: RankBoard) -> list[dict[str, Any]]:
-    """The ranks whose processes are gone; those that lost another rank themselves come last."""
+    """The ranks whose processes have ended; those that lost another rank themselves come last."""
     deadline = time.monotonic() + GONE_S
     while True:
         others = [board.look_at(rank) for rank in range(board.size) if rank != board.rank]

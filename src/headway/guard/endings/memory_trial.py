@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from headway.guard.memory.activation_checkpointing import checkpoint_activations
 from headway.guard.memory.micro_batches import ModelCall
-from headway.guard.memory.piece_graphs import differentiate, may_carry
+from headway.guard.memory.model_call_graphs import differentiate, may_carry
 from headway.torch_adapters.compat import module_buffers, nested_leaves
 from headway.torch_adapters.device_failure.device_memory import (
     holders_by_line,
@@ -38,7 +38,7 @@ MIN_LAYERS = 2
 
 @dataclass(slots=True)
 class TrialResult:
-    """What the trials have shown."""
+    """The results of the trials."""
 
     rows: int = 0
     """Rows of the batch that did not fit."""
@@ -128,7 +128,7 @@ class MemoryTrial:
         del held
 
     def _largest(self) -> int | None:
-        """The largest number of rows that fits, as far as the time allows."""
+        """The largest number of rows that fits, found within the time limit."""
         low, high = 0, self._call.rows
         while high > 1 and time.monotonic() < self._end:
             rows = (low + high) // 2 if low else high // 2

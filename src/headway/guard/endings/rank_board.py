@@ -76,7 +76,7 @@ class RankBoard:
         return {rank: self._read(rank, asked) for rank in range(self.size)}
 
     def publish(self, found: Mapping[str, Any]) -> None:
-        """Tell all ranks what was found."""
+        """Report the result to all ranks."""
         with suppress(OSError):
             self._write(FOUND, found)
 

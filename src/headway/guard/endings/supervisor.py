@@ -78,7 +78,7 @@ class ChildEnd:
 
 
 class Supervisor:
-    """Runs the rest of this program in a child process, and starts it again where that is asked."""
+    """Runs the rest of this program in a child process, and starts it again if requested."""
 
     def __init__(self, rank: int, notify: Callable[[str], None]) -> None:
         """`notify` prints a line."""
@@ -98,7 +98,7 @@ class Supervisor:
         self._numbers = numbers | {signal.SIGCHLD}
 
     def run(self, restarts: int = 0) -> ChildEnd | None:
-        """None in the child, which goes on; in the parent, how the last child has ended."""
+        """None in the child, which continues; in the parent, how the last child ended."""
         for attempt in range(1, restarts + 2):
             self._left = restarts + 1 - attempt
             ended = self._start()

@@ -45,7 +45,7 @@ LEAST_S = 6.0
 PAUSES = 3.0
 """A hang is longer than this many times the longest pause of the run."""
 UNHEARD_S = 60.0
-"""The least seconds where some ranks cannot be asked: they may be evaluating."""
+"""The minimum in seconds if some ranks do not answer: they may be evaluating."""
 FIRST_STEPS = 3
 """Steps before which the usual pause is not known."""
 FIRST_S = 300.0
@@ -60,10 +60,10 @@ HUNG_STATUS = 124
 
 @dataclass(frozen=True, slots=True)
 class WatchedProgress:
-    """What a watchdog reads of a run. Every function may be called from its thread."""
+    """The parts of a run that a watchdog reads. Every function may be called from its thread."""
 
     progress: Callable[[], Hashable]
-    """A value that changes with every batch, backward pass and step; None: the run is gone."""
+    """A value that changes with every batch, backward pass and step; None: no run."""
     step: Callable[[], int]
     made: Callable[[], int]
     """Number of steps that this process has made; after a resume less than `step`."""
@@ -108,7 +108,7 @@ class Watchdog:
         """Seconds since the last batch, backward pass or step."""
         self._longest = 0.0
         self._found: dict[str, Any] | None = None
-        """The hang that all ranks know of."""
+        """The hang that was reported to all ranks."""
         self._reported = False
         self.why = ""
         """Why this rank fails, if it does."""
@@ -131,7 +131,7 @@ class Watchdog:
         self._stopped.set()
 
     def ended(self, status: str, steps: int) -> None:
-        """The end of the run was recorded: tell the other ranks before the process goes."""
+        """The end of the run was recorded: notify the other ranks before the process ends."""
         self.stop()
         if self.board is not None:
             why = "ended normally" if status == "finished" else self.why or f"ended ({status})"
@@ -140,7 +140,7 @@ class Watchdog:
             )
 
     def continued(self) -> None:
-        """Another guard takes over because the training goes on: what was reported is over."""
+        """Another guard takes over because the training continues: the reported hang is over."""
         self.stop()
         if self._reported:
             self._over()
@@ -176,7 +176,7 @@ class Watchdog:
                 return
 
     def look(self) -> bool:
-        """Compare with the last look; False when the run is gone."""
+        """Compare with the last reading; False if the run no longer exists."""
         token = self._run.progress()
         if token is None:
             return False
@@ -218,7 +218,7 @@ class Watchdog:
             self._investigate()
 
     def _is_excused(self, stack: ThreadStack | None) -> bool:
-        """Whether standing still is right: nothing of the user's runs, or a person is asked."""
+        """Whether no progress is expected: no user code runs, or it waits for a person."""
         if stack is None or stack.place is None or is_at_prompt(stack):
             return True
         return not self._run.in_loop() and not is_collective(find_wait(stack.frames))

@@ -36,7 +36,7 @@ class GradientNorms:
 
 
 class GradientPlan:
-    """Whether a list of gradients has one layout, device and dtype.
+    """Caches whether a list of gradients has one layout, device and dtype.
 
     Reading them from hundreds of tensors costs the host more than the norms themselves, and the
     answer is the same at every step.
@@ -62,7 +62,7 @@ class GradientPlan:
                 for gradient in gradients
             )
 
-    def surprise(self) -> None:
+    def forget_layout(self) -> None:
         """Called if the gradients differ from the expected layout."""
         self.key, self.uniform = (), False
 

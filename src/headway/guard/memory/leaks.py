@@ -48,7 +48,7 @@ ReportEvent = Callable[[int, str, dict[str, Any]], None]
 
 @dataclass(slots=True)
 class _Census:
-    """What is alive at one moment."""
+    """The objects that are alive at one moment."""
 
     step: int
     workers: int = field(default_factory=sampling.worker_rss_bytes)

@@ -1,4 +1,4 @@
-"""Cuts one call of a model into micro-batches, joins their results, and proves that it may.
+"""Splits one call of a model into micro-batches, joins their results, and verifies them.
 
 The proof runs a few rows once together and once in pieces. It finds whether a sample's output
 depends on other samples of the batch, and how a loss that the model computes is reduced.
@@ -43,7 +43,7 @@ IGNORED = -100
 
 
 class CannotSplit(Exception):
-    """Why a batch cannot be run in pieces, in words for the user."""
+    """The batch cannot be run in micro-batches; the message says why."""
 
 
 @dataclass(slots=True)
@@ -186,8 +186,8 @@ def buffers_unchanged(model: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def prove(call: ModelCall) -> Reduction | None:
-    """Show on a few rows that pieces give what the rows give together.
+def verify_split(call: ModelCall) -> Reduction | None:
+    """Verify on a few rows that micro-batches give the same result as the rows together.
 
     Returns how scalars are reduced; None: there are none. Raises CannotSplit.
     """

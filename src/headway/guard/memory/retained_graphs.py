@@ -151,7 +151,7 @@ class GraphRetention:
 
     def _attends(self, step: int) -> bool:
         """Whether this step matters: a probe needs the newest nodes of the two steps before it."""
-        # Whether `_is_probe` holds for this step or one of the next two; this is asked at each.
+        # Whether `_is_probe` holds for this step or one of the next two.
         return bool(self._attempts) or step - self._first < AT_FIRST or -step % self._every <= 2
 
     def _watch(self, step: int, starts: Sequence[Any]) -> None:
@@ -212,7 +212,7 @@ class GraphRetention:
     # Which line.
 
     def _pursue(self, step: int) -> None:
-        """Trace all backward passes of one step; what remains of it is counted later."""
+        """Trace all backward passes of one step; nodes that stay alive are counted later."""
         if self._traced and step - self._traced_step >= AGE:
             self._find_out(step)
         if self._traced:
@@ -266,7 +266,7 @@ class GraphRetention:
 
     def _report(self, step: int, made: _Made | None) -> None:
         found: dict[str, Any] = {"kept": self._count(step), "carried": self._reaches_back}
-        held = _Held(step)
+        held = _RetainedTensors(step)
         holder = None if self._reaches_back else find_referrer(held)
         if holder is not None:
             found.update(holder=str(holder), bound=holder.bound)
@@ -289,8 +289,8 @@ def _dead() -> weakref.ref[_Token]:
 _DEAD = _dead()
 
 
-class _Held:
-    """Which tensors are retained, and the line of the newest one of a traced step.
+class _RetainedTensors:
+    """The tensors that are retained, and the line of the newest one of a traced step.
 
     Only this finds what was computed from a model's output without a backward pass.
     """

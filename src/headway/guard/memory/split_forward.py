@@ -20,12 +20,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headway.guard.memory.micro_batches import MEAN, CannotSplit, ModelCall, Reduction, join, prove
-from headway.guard.memory.piece_graphs import (
+from headway.guard.memory.micro_batches import (
+    MEAN,
+    CannotSplit,
+    ModelCall,
+    Reduction,
+    join,
+    verify_split,
+)
+from headway.guard.memory.model_call_graphs import (
     SKIP,
     SPLIT,
+    MicroBatchGraph,
     NoGraph,
-    PieceGraph,
     WholeGraph,
     bind,
     is_cache,
@@ -175,7 +182,7 @@ class SplitForward:
             raise CannotSplit(self._refusal[key])
         if key not in self._reductions:
             try:
-                self._reductions[key] = prove(call)
+                self._reductions[key] = verify_split(call)
             except CannotSplit as why:
                 if call.rows > 1:
                     self._refusal[key] = str(why)
@@ -197,9 +204,9 @@ class SplitForward:
         self, call: ModelCall, pieces: int, reduction: Reduction | None, failure: str
     ) -> Any:
         while True:
-            graph = PieceGraph(call, call.parts(pieces), reduction)
+            graph = MicroBatchGraph(call, call.parts(pieces), reduction)
             try:
-                graph.rehearse()
+                graph.try_largest_part()
                 result = graph.run()
                 break
             except Exception as error:

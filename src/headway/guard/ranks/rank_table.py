@@ -141,7 +141,7 @@ _SETS = _PASSES + 2
 
 
 class TableLayout:
-    """Where the numbers of each rank go in the vector that the ranks reduce."""
+    """The positions of each rank's numbers in the vector that the ranks reduce."""
 
     def __init__(self, size: int, rank: int, *, alike: bool = True) -> None:
         """`alike`: all ranks have the same parameters, so a replicated norm is that of all."""
@@ -226,7 +226,7 @@ class TableLayout:
 
 
 class RankTable:
-    """What the ranks reported at one step."""
+    """The reports of all ranks at one step."""
 
     def __init__(
         self,
@@ -283,7 +283,7 @@ class RankTable:
         return int(self._calls[call - RankField.LEAVE])
 
     def who(self, call: RankField) -> list[int]:
-        """The ranks that have set this column, as far as they are known."""
+        """The known ranks that have set this column."""
         if not self.count(call):
             return []
         if not self._complete and call is RankField.POISONED:

@@ -29,7 +29,7 @@ from headway.torch_adapters.process_groups.sharded_tensors import local_part
 
 
 class GradientLayout:
-    """Which gradients are replicated and which are sharded, and where their sums of squares go."""
+    """The replicated and the sharded gradients, and the positions of their sums of squares."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ def _index(positions: Sequence[int], device: torch.device) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """What one rank reports about a step, apart from the norms of its gradients."""
+    """One rank's report about a step, apart from the norms of its gradients."""
 
     step: int
     began: float
@@ -300,7 +300,7 @@ class StepVote:
         fields = {
             RankField.SECONDS: ready - self._ended if self._ended else UNKNOWN,
             RankField.LOSSES: has_loss,
-            RankField.LEAVE: ranks.leave_asked,
+            RankField.LEAVE: ranks.exit_requested,
             RankField.SAVE: ranks.save_asked,
             RankField.POISONED: ranks.poisoned,
             RankField.IDLE: report.idle,

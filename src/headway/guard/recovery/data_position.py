@@ -96,7 +96,7 @@ class DataPosition:
             return iterate(one.loader)
         one.opening = start["opening"]
         if self._resized or sample_order.was_resized(start.get("order")):
-            one.order = sample_order.go_on(start.get("order"), start["given"], one.loader)
+            one.order = sample_order.continue_order(start.get("order"), start["given"], one.loader)
             source = iterate(one.order.rest(one.loader))
         else:
             one.order = sample_order.restored(start.get("order"))
@@ -107,7 +107,7 @@ class DataPosition:
     def _open_again(
         self, one: DataPass, start: Mapping[str, Any], iterate: Callable[[Any], Iterator[Any]]
     ) -> Iterator[Any]:
-        """The same pass as before, by the same number of ranks."""
+        """The same pass, continued by the same number of ranks."""
         one.given = start["given"]
         if "loader" in start:
             workers = getattr(one.loader, "num_workers", 0)

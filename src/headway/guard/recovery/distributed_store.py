@@ -162,7 +162,7 @@ class DistributedSnapshotStore(SnapshotStore):
 
 
 class _WritePlan:
-    """Which rank writes what, as DCP plans it. Created without DCP's own collectives, which would
+    """DCP's plan of which rank writes what. Created without DCP's own collectives, which would
     run in the writing thread at the same time as those of the training."""
 
     def __init__(self, plans: Any, metadata: Any, rank: int) -> None:

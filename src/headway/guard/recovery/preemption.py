@@ -1,4 +1,4 @@
-"""SIGTERM and SIGUSR1: the machine is about to be taken away."""
+"""SIGTERM and SIGUSR1: signals that announce a preemption."""
 
 from __future__ import annotations
 

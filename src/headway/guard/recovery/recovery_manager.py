@@ -91,7 +91,7 @@ class RecoveryManager:
     def rungs(self, verdict: StepVerdict) -> frozenset[Rung]:
         """The actions that are possible now for a bad step."""
         if verdict.poisoned:
-            self.snapshotter.distrust(verdict.step)
+            self.snapshotter.drop_untrusted(verdict.step)
         always = {Rung.SKIP, Rung.BACK_OFF, Rung.HALT}
         can = self.snapshotter.can_roll_back(verdict.step)
         return frozenset(always | {Rung.ROLL_BACK} if can else always)
@@ -140,7 +140,7 @@ class RecoveryManager:
         self.due_at = 0 if self._ranks is not None else self.snapshotter.next_due()
 
     def _wants_to_save(self, steps: int) -> bool:
-        """Only rank 0 reads the clock; the others learn of it with the next vote."""
+        """Only rank 0 reads the clock; the others get the result with the next vote."""
         due = bool(self._every) and steps >= self._save_at and self.snapshotter.disk_is_due()
         due = due and self._may_save()
         if due:
@@ -212,7 +212,7 @@ class RecoveryManager:
         if ranks is None:
             return number
         if number is not None:
-            ranks.ask_to_leave()
+            ranks.request_exit()
         return (number or signal.SIGTERM) if ranks.leaving else None
 
     def leave(self, number: int) -> None:

@@ -106,7 +106,7 @@ def was_resized(state: Mapping[str, Any] | None) -> bool:
     return state is not None and bool(state["resized"])
 
 
-def go_on(state: Mapping[str, Any] | None, given: int, loader: Any) -> SampleOrder:
+def continue_order(state: Mapping[str, Any] | None, given: int, loader: Any) -> SampleOrder:
     """The order of a pass that the present ranks continue; `given`: batches on each rank so far.
 
     Raises ResumeRefused where the samples that were used cannot be known.

@@ -49,7 +49,7 @@ class SnapshotPart:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a snapshot consists of."""
+    """The list of a snapshot's parts."""
 
     id: str
     """Distinguishes it from a snapshot of another run with the same number."""

@@ -54,7 +54,7 @@ class SnapshotStore:
             (self.files.next_number(), os.urandom(8).hex())
         )
 
-    def hurry(self) -> None:
+    def shorten_wait(self) -> None:
         """The run ends with an error: do not wait long for the parts of other ranks."""
         self._leaving = True
 

@@ -177,7 +177,7 @@ class Snapshotter:
         )
         return weights
 
-    def distrust(self, step: int) -> None:
+    def drop_untrusted(self, step: int) -> None:
         """A rank has found non-finite state: drop the snapshots that may contain it."""
         self._settle()
         self._ring = deque(self._trusted(step))
@@ -244,7 +244,7 @@ class Snapshotter:
     def close(self, *, well: bool = True) -> None:
         """Finish writing, and drop the snapshots in memory; `well`: no error ended the run."""
         if self._store is not None and (not well or self._store.files.apart):
-            self._store.hurry()
+            self._store.shorten_wait()
         self.wait()
         self._ring.clear()
         self._arriving = None

@@ -29,7 +29,7 @@ MIN_CHILD_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class NoStepReason:
-    """Why no optimizer step was reached, and what to do about it."""
+    """The reason why no optimizer step was reached, and what to do about it."""
 
     why: str
     advice: str

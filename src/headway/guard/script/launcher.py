@@ -179,7 +179,7 @@ class ScriptLauncher(patching.TorchListener):
         recorder.close(self.step)
 
     def interrupted(self) -> None:
-        """Ctrl-C ends the script: tell the supervisor, and let no second one end the record."""
+        """Ctrl-C ends the script: notify the supervisor, and ignore a second Ctrl-C."""
         if self.recorder is not None:
             self.recorder.heartbeat.signalled()
         with suppress(ValueError):  # not the main thread

@@ -1,4 +1,4 @@
-"""When a script has run long enough: after a number of steps, backward passes or seconds."""
+"""Limits of a script: ends it after a number of steps, backward passes or seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE = 4
 """How many times the budget of seconds a script without any step may take."""
 
 
-class EnoughSteps(BaseException):
+class StepLimitReached(BaseException):
     """Ends the script. Not an Exception, so that `except Exception` does not catch it."""
 
 
@@ -30,8 +30,8 @@ class StepLimits:
         max_seconds: float | None = None,
         warm_seconds: float | None = None,
     ) -> None:
-        """EnoughSteps is raised after `max_steps` steps of one optimizer, after `max_seconds`, or
-        at the first step that ends `warm_seconds` after the first one."""
+        """StepLimitReached is raised after `max_steps` steps of one optimizer, after
+        `max_seconds`, or at the first step that ends `warm_seconds` after the first one."""
         self._max_steps = max_steps
         self._max_seconds = max_seconds
         self._warm_seconds = warm_seconds
@@ -66,10 +66,10 @@ class StepLimits:
         return now - self._warm_since >= budget_s
 
     def stop(self, *_: Any) -> NoReturn:
-        """Raise EnoughSteps in the script."""
+        """Raise StepLimitReached in the script."""
         self.enough = True
         self.name = self.name or "--max-seconds"
-        raise EnoughSteps
+        raise StepLimitReached
 
     @contextmanager
     def limit_time(self) -> Iterator[None]:
@@ -106,11 +106,11 @@ class StepLimits:
         _thread.interrupt_main()
 
     def _interruption(self, before: Any) -> Any:
-        """A handler of Ctrl-C that tells the timer from the user."""
+        """A handler of Ctrl-C that distinguishes the timer from the user."""
 
         def interrupted(number: int, frame: Any) -> None:
             if self.enough:
-                raise EnoughSteps
+                raise StepLimitReached
             if not callable(before):
                 raise KeyboardInterrupt
             before(number, frame)

@@ -50,12 +50,12 @@ def may_launch(*tensors: Tensor) -> bool:
     return first.numel() > 0
 
 
-def must_be_plain(gradient: Tensor) -> bool:
+def needs_plain_backward(gradient: Tensor) -> bool:
     """Whether this backward may be differentiated again, or must not use a kernel."""
     return torch.is_grad_enabled() or torch.compiler.is_compiling() or not may_launch(gradient)
 
 
-def again(
+def differentiate_plain_form(
     op: Callable[..., Tensor], gradient: Tensor, *inputs: Tensor
 ) -> tuple[Tensor | None, ...]:
     """The gradients through the plain form, which can be differentiated again."""

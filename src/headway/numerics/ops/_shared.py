@@ -32,12 +32,12 @@ def eps_for(dtype: torch.dtype) -> float:
 # there the safe form always runs.
 
 
-def may_look(x: Tensor) -> bool:
+def can_read_condition(x: Tensor) -> bool:
     """Whether a condition on this tensor can be read without waiting."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling() and x.numel() > 0
 
 
-def holds(condition: Tensor) -> bool:
+def is_known_true(condition: Tensor) -> bool:
     """Whether a condition, on one element, is known to hold. False where it cannot be read."""
     try:
         return bool(condition)

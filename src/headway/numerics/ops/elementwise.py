@@ -10,8 +10,20 @@ import torch
 from torch import Tensor
 
 from headway.numerics.ops import _kernels
-from headway.numerics.ops._kernels import again, can_fuse, direct_apply, must_be_plain
-from headway.numerics.ops._shared import common_dtype, eps_for, floating, holds, may_look, wide
+from headway.numerics.ops._kernels import (
+    can_fuse,
+    differentiate_plain_form,
+    direct_apply,
+    needs_plain_backward,
+)
+from headway.numerics.ops._shared import (
+    can_read_condition,
+    common_dtype,
+    eps_for,
+    floating,
+    is_known_true,
+    wide,
+)
 
 # Division with a defined result where the divisor is 0.
 
@@ -42,13 +54,13 @@ def divide(
     if can_fuse(a, b):
         fused: Tensor = _FusedDivide.apply(a.to(dtype), b.to(dtype), float(fill), least)  # type: ignore[no-untyped-call]
         return fused
-    if may_look(a) and may_look(b) and a.dtype == b.dtype == wide(a).dtype:
+    if can_read_condition(a) and can_read_condition(b) and a.dtype == b.dtype == wide(a).dtype:
         smallest = b.detach().abs().amin()
-        if holds(smallest >= least):
+        if is_known_true(smallest >= least):
             quotient: Tensor = a / b
             low, high = torch.aminmax(quotient.detach())
             largest = torch.maximum(high, -low)
-            if holds(largest / smallest <= torch.finfo(dtype).max):
+            if is_known_true(largest / smallest <= torch.finfo(dtype).max):
                 return quotient
     return _safe_divide(a.to(dtype), b.to(dtype), fill, least)
 
@@ -119,9 +131,9 @@ class _FusedDivide(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         a, b = ctx.saved_tensors
-        if must_be_plain(gradient):
+        if needs_plain_backward(gradient):
             plain = partial(_safe_divide, fill=0.0, eps=ctx.eps)
-            return *again(plain, gradient, a, b), None, None
+            return *differentiate_plain_form(plain, gradient, a, b), None, None
         to_a, to_b = _kernels.quotient_backward(gradient, a, b, eps=ctx.eps, largest=ctx.largest)
         return to_a, to_b, None, None
 
@@ -140,7 +152,9 @@ def exp(x: Tensor) -> Tensor:
     x = floating(x)
     if can_fuse(x):
         return _fused_exp(x)
-    if may_look(x) and holds(x.detach().amax() < math.floor(math.log(torch.finfo(x.dtype).max))):
+    if can_read_condition(x) and is_known_true(
+        x.detach().amax() < math.floor(math.log(torch.finfo(x.dtype).max))
+    ):
         return torch.exp(x)
     result: Tensor = _Exp.apply(x)  # type: ignore[no-untyped-call]
     return result
@@ -178,7 +192,7 @@ class _FusedExp(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        if must_be_plain(gradient):
+        if needs_plain_backward(gradient):
             return _Exp.backward(ctx, gradient)
         (value,) = ctx.saved_tensors
         slope: Tensor = _kernels.exponential_backward(gradient, value, largest=ctx.largest)
@@ -202,7 +216,7 @@ def log(x: Tensor, eps: float | None = None) -> Tensor:
     floor = eps_for(x.dtype) if eps is None else float(eps)
     if can_fuse(x):
         return _fused_log(x, floor)
-    if may_look(x) and holds(x.detach().amin() > floor):
+    if can_read_condition(x) and is_known_true(x.detach().amin() > floor):
         return torch.log(x)
     result: Tensor = _Log.apply(x, floor)  # type: ignore[no-untyped-call]
     return result
@@ -238,7 +252,7 @@ class _FusedLog(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        if must_be_plain(gradient):
+        if needs_plain_backward(gradient):
             return _Log.backward(ctx, gradient)
         (x,) = ctx.saved_tensors
         return _kernels.logarithm_backward(gradient, x, floor=ctx.floor), None
@@ -260,7 +274,7 @@ def sqrt(x: Tensor) -> Tensor:
     x = floating(x)
     if can_fuse(x):
         return _fused_sqrt(x)
-    if may_look(x) and holds(x.detach().amin() > 0):
+    if can_read_condition(x) and is_known_true(x.detach().amin() > 0):
         return torch.sqrt(x)
     result: Tensor = _Sqrt.apply(x)  # type: ignore[no-untyped-call]
     return result
@@ -295,7 +309,7 @@ class _FusedSqrt(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        if must_be_plain(gradient):
+        if needs_plain_backward(gradient):
             return _Sqrt.backward(ctx, gradient)
         slope: Tensor = _kernels.root_backward(gradient, *ctx.saved_tensors)
         return slope

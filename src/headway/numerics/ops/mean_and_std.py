@@ -10,9 +10,16 @@ import torch
 from torch import Tensor
 
 from headway.numerics.ops import _kernels
-from headway.numerics.ops._kernels import again, can_fuse, must_be_plain
-from headway.numerics.ops._shared import floating, holds, is_half, may_look, wide, wide_dtype
-from headway.numerics.ops.row_norms import largest_entry, looks_fine, power_of_two
+from headway.numerics.ops._kernels import can_fuse, differentiate_plain_form, needs_plain_backward
+from headway.numerics.ops._shared import (
+    can_read_condition,
+    floating,
+    is_half,
+    is_known_true,
+    wide,
+    wide_dtype,
+)
+from headway.numerics.ops.row_norms import all_accurate, largest_entry, power_of_two
 
 # The mean of the elements that count.
 
@@ -54,7 +61,7 @@ class _MaskedMean(torch.autograd.Function):
         weights = mask.to(x.dtype)
         count = weights.sum(dims, keepdim=True).clamp_min_(1)
         total = kept.sum(dims, keepdim=True)
-        if may_look(x) and holds(total.isfinite().all()):
+        if can_read_condition(x) and is_known_true(total.isfinite().all()):
             return total / count, weights, count
         # A sum of finite numbers may overflow: then they are scaled down by a power of two first.
         smaller = _smaller(x)
@@ -95,7 +102,7 @@ class _FusedMaskedMean(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         mask, count = ctx.saved_tensors
         per_row = gradient.reshape(count.shape)
-        if must_be_plain(gradient):
+        if needs_plain_backward(gradient):
             return mask.to(count.dtype) * (per_row / count.clamp_min(1)), None, None, None
         if is_half(gradient):  # rounded by row, and not in a pass of its own
             share = _kernels.share_counted(per_row, count).to(gradient.dtype)
@@ -121,10 +128,10 @@ def std(x: Tensor, dim: int = -1, keepdim: bool = False, *, correction: int = 1)
         fused: Tensor = _FusedStd.apply(x, dim, keepdim, correction)  # type: ignore[no-untyped-call]
         return fused
     inside = wide(x)
-    if may_look(x) and _sums_fit(inside.detach(), count):
+    if can_read_condition(x) and _sums_fit(inside.detach(), count):
         plain = torch.std(inside, dim=dim, correction=correction, keepdim=keepdim)
         level = partial(_all_the_same, inside.detach(), dim, keepdim)
-        if looks_fine(plain.detach(), x.dtype, level):
+        if all_accurate(plain.detach(), x.dtype, level):
             return plain.to(x.dtype)
     return _safe_std(x, dim, keepdim, correction)
 
@@ -158,7 +165,7 @@ def _wide_var(x: Tensor, dim: int, keepdim: bool, correction: int) -> Tensor:
 def _sums_fit(x: Tensor, count: int) -> bool:
     """Whether the sum of a row, which its mean needs, cannot overflow."""
     low, high = torch.aminmax(x)
-    return holds(torch.maximum(high, -low) <= torch.finfo(x.dtype).max / count)
+    return is_known_true(torch.maximum(high, -low) <= torch.finfo(x.dtype).max / count)
 
 
 def _all_the_same(x: Tensor, dim: int, keepdim: bool) -> Tensor:
@@ -215,8 +222,8 @@ class _FusedStd(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, size, deviation, more = ctx.saved_tensors
-        if must_be_plain(gradient):
-            return *again(ctx.plain, gradient, x), None, None, None
+        if needs_plain_backward(gradient):
+            return *differentiate_plain_form(ctx.plain, gradient, x), None, None, None
         per_row = gradient.reshape(size.shape)
         numbers = ctx.scale | {"largest": ctx.largest, "freedom": ctx.freedom}
         slope: Tensor
@@ -242,9 +249,9 @@ class _FusedHalfVar(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
-        if must_be_plain(gradient):
+        if needs_plain_backward(gradient):
             plain = partial(_wide_var, dim=ctx.dim, keepdim=ctx.keepdim, correction=ctx.correction)
-            return *again(plain, gradient, x), None, None, None
+            return *differentiate_plain_form(plain, gradient, x), None, None, None
         mean, rest = _mean_in_two(x, ctx.dim)
         slope: Tensor = _kernels.variance_backward_in_half(
             gradient.reshape(mean.shape),

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from headway.numerics.ops import _kernels
-from headway.numerics.ops._kernels import again, can_fuse, must_be_plain
+from headway.numerics.ops._kernels import can_fuse, differentiate_plain_form, needs_plain_backward
 from headway.numerics.ops._shared import (
+    can_read_condition,
     common_dtype,
     eps_for,
-    holds,
     is_half,
-    may_look,
+    is_known_true,
     wide,
     wide_dtype,
 )
@@ -27,21 +27,21 @@ _LOW = {torch.float32: 2.0**-50, torch.float64: 2.0**-480}
 """A norm above this has lost nothing to squares that were too small."""
 
 
-def trusted(norm: Tensor) -> Tensor:
+def is_accurate(norm: Tensor) -> Tensor:
     """Where a norm, or a spread, that torch computed directly is accurate."""
     return (norm > _LOW[norm.dtype]) & norm.isfinite()
 
 
-def looks_fine(found: Tensor, dtype: torch.dtype, zero: Callable[[], Tensor]) -> bool:
+def all_accurate(found: Tensor, dtype: torch.dtype, zero: Callable[[], Tensor]) -> bool:
     """Whether norms, or spreads, that torch computed directly are accurate.
 
     `zero` says which of them are truly zero: there torch's own gradient is zero, too. It is called
     only if some may be inaccurate otherwise.
     """
     fits = found <= torch.finfo(dtype).max
-    if holds((trusted(found) & fits).all()):
+    if is_known_true((is_accurate(found) & fits).all()):
         return True
-    return holds(((trusted(found) | ((found == 0) & zero())) & fits).all())
+    return is_known_true(((is_accurate(found) | ((found == 0) & zero())) & fits).all())
 
 
 def row_norm(x: Tensor, dim: int) -> Tensor:
@@ -51,7 +51,7 @@ def row_norm(x: Tensor, dim: int) -> Tensor:
     # two plain ones.
     wider = x.dtype == torch.float32 and x.device.type == "cuda"
     careful = in_double(x, dim) if wider else rescaled(x, dim)
-    return torch.where(trusted(plain), plain, careful)
+    return torch.where(is_accurate(plain), plain, careful)
 
 
 def in_double(x: Tensor, dim: int) -> Tensor:
@@ -119,10 +119,10 @@ def normalize(x: Tensor, dim: int = -1, eps: float | None = None) -> Tensor:
         fused: Tensor = _FusedNormalize.apply(x, dim, least)  # type: ignore[no-untyped-call]
         return fused
     inside = wide(x)
-    if may_look(x):
+    if can_read_condition(x):
         length: Tensor = torch.linalg.vector_norm(inside, dim=dim, keepdim=True)
         known = length.detach()
-        if holds((trusted(known) & (known >= least)).all()):
+        if is_known_true((is_accurate(known) & (known >= least)).all()):
             return (inside / length).to(x.dtype)
     return _safe_normalize(x, dim, least)
 
@@ -154,7 +154,7 @@ class _Normalize(torch.autograd.Function):
         x, unit, divisor = ctx.saved_tensors
         if torch.is_grad_enabled():  # the divisor is no input: a second gradient goes through x
             length = torch.linalg.vector_norm(x, dim=ctx.dim, keepdim=True)
-            divisor = torch.where(trusted(length) & (length >= ctx.eps), length, divisor)
+            divisor = torch.where(is_accurate(length) & (length >= ctx.eps), length, divisor)
         along = (gradient * unit).sum(ctx.dim, keepdim=True)
         return torch.addcmul(gradient, unit, along, value=-1) / divisor, None, None
 
@@ -177,9 +177,9 @@ class _FusedNormalize(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, length, *unit = ctx.saved_tensors
-        if must_be_plain(gradient):
+        if needs_plain_backward(gradient):
             plain = partial(_safe_normalize, dim=ctx.dim, eps=ctx.eps)
-            return *again(plain, gradient, x), None, None
+            return *differentiate_plain_form(plain, gradient, x), None, None
         if unit:
             parts = gradient * unit[0]
         else:
@@ -218,10 +218,10 @@ def norm(x: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
         fused: Tensor = _FusedNorm.apply(x, dim, keepdim)  # type: ignore[no-untyped-call]
         return fused
     inside = wide(x)
-    if may_look(x):
+    if can_read_condition(x):
         plain: Tensor = torch.linalg.vector_norm(inside, dim=dim, keepdim=keepdim)
         zero = partial(_all_zero, inside.detach(), dim, keepdim)
-        if looks_fine(plain.detach(), x.dtype, zero):
+        if all_accurate(plain.detach(), x.dtype, zero):
             return plain.to(x.dtype)
     return _safe_norm(x, dim, keepdim)
 
@@ -274,9 +274,9 @@ class _FusedNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, length = ctx.saved_tensors
-        if must_be_plain(gradient):
+        if needs_plain_backward(gradient):
             plain = partial(_safe_norm, dim=ctx.dim, keepdim=ctx.keepdim)
-            return *again(plain, gradient, x), None, None
+            return *differentiate_plain_form(plain, gradient, x), None, None
         per_row = gradient.reshape(length.shape)
         if x.dtype == torch.float16:
             slope = _kernels.per_length(per_row, length, largest=ctx.largest)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from headway.numerics._torch_compat import log_softmax_backward, softmax_backward
 from headway.numerics.ops import _kernels
-from headway.numerics.ops._kernels import again, can_fuse, must_be_plain
-from headway.numerics.ops._shared import holds, is_half, may_look, wide
+from headway.numerics.ops._kernels import can_fuse, differentiate_plain_form, needs_plain_backward
+from headway.numerics.ops._shared import can_read_condition, is_half, is_known_true, wide
 
 # The logarithm of a sum of exponentials.
 
@@ -27,9 +27,9 @@ def logsumexp(x: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
         fused: Tensor = _FusedLogSumExp.apply(x, dim, keepdim)  # type: ignore[no-untyped-call]
         return fused
     inside = wide(x)
-    if may_look(x):
+    if can_read_condition(x):
         plain = torch.logsumexp(inside, dim, keepdim=keepdim)
-        if holds((plain.detach() > -torch.inf).all()):
+        if is_known_true((plain.detach() > -torch.inf).all()):
             return plain.to(x.dtype)
     return _safe_logsumexp(x, dim, keepdim)
 
@@ -79,9 +79,9 @@ class _FusedLogSumExp(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, total, *top = ctx.saved_tensors
-        if must_be_plain(gradient):
+        if needs_plain_backward(gradient):
             plain = partial(_safe_logsumexp, dim=ctx.dim, keepdim=ctx.keepdim)
-            return *again(plain, gradient, x), None, None
+            return *differentiate_plain_form(plain, gradient, x), None, None
         per_row = gradient.reshape(total.shape)
         if top:
             share = _kernels.top_share(per_row, *top, total).to(x.dtype)

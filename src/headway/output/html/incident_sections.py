@@ -253,7 +253,7 @@ def _operands(items: Sequence[OperandView]) -> HtmlNode:
 
 
 def _fixes(remedies: Sequence[Remedy]) -> HtmlNode | None:
-    """What was tried on the failing step, as far as a finding names it."""
+    """The trials on the failing step that a finding names."""
     return remedy_list(remedies, "Tried on this step")
 
 

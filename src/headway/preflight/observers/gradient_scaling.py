@@ -40,7 +40,7 @@ class ScaledClipping(Observer):
             self._scalers[id(scaler)] = scaler
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
-        """Remember one gradient: whoever unscales by hand makes it smaller."""
+        """Keep one gradient: a script that unscales by hand makes it smaller."""
         if not self._scalers or self._told >= MOST_CLIPPINGS:
             return
         for optimizer in self.script.optimizers:
@@ -140,7 +140,7 @@ _CLIPPING = frozenset({"clip_grad_norm_", "clip_grads_with_norm_"})
 
 
 class ScaledReadings(Observer):
-    """Hears the norms of gradients being taken, and compares them with what backward left."""
+    """Observes norms of gradients, and compares them with the gradients after backward."""
 
     functions = (*_NORMS, torch._foreach_norm)
 

@@ -18,7 +18,7 @@ from headway.torch_adapters.autocast_regions import is_region_enabled
 from headway.torch_adapters.autograd_graph import custom_dtypes, is_custom_node
 from headway.torch_adapters.compat import find_aliases
 
-# What autocast is asked for, and in which precision the matrix work of training is done.
+# The requested autocast, and the precision of the matrix products in training.
 
 AUTOCAST_TOPIC = "autocast"
 AUTOCAST_LOOKS = (2, 10)
@@ -69,7 +69,7 @@ class AutocastWork(Observer):
         *rest: Any,
         **more: Any,
     ) -> None:
-        # Torch switches a region off that cannot work here; what was asked is known only now.
+        # Torch switches off a region that cannot work here; the request is known only now.
         region.headway_requested = bool(enabled)
 
     def _enters(self, result: Any, region: Any) -> None:

@@ -12,7 +12,7 @@ SAME_FACTOR = 1e-3
 
 @dataclass
 class RankState:
-    """What one rank reports before a step."""
+    """The report of one rank before a step."""
 
     weights: list[float]
     """A checksum of each parameter."""
@@ -21,7 +21,7 @@ class RankState:
     exchanged: list[bool]
     """Whether a gradient of this parameter went to other ranks."""
     varied: list[bool]
-    """Whether the parameter has more than one value, which tells a copy from a common constant."""
+    """Whether the parameter has more than one value: a copy, not a common constant."""
     sizes: list[int]
     rates: list[float] = field(default_factory=list)
     shares: bool = False

@@ -1,4 +1,4 @@
-"""What a script does to a model behind the back of its DistributedDataParallel."""
+"""Lines of a script that bypass the DistributedDataParallel wrapper of a model."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ SMALL = 16
 
 
 class AveragedReplicas(Observer):
-    """Hears weights of a wrapped model being averaged between two steps: local SGD. The replicas
-    may differ in between."""
+    """Observes that weights of a wrapped model are averaged between two steps: local SGD. The
+    replicas may differ in between."""
 
     def start(self) -> None:
         self._trained = self._in_backward = self._averaged = False

@@ -179,7 +179,7 @@ def _tolerance(player: OpReplay, recorded: float) -> float:
 
 
 def _near(trial: UpdateTrial, multiple: float, expected: float) -> bool:
-    """Whether the loss there is what the gradient says, or too near to tell."""
+    """Whether the loss there agrees with the gradient, or is too close to decide."""
     change = trial.losses[multiple] - trial.start
     if abs(change) <= trial.noise:
         return True

@@ -194,7 +194,7 @@ class UpdateTrials(Observer):
         if self.tape.trouble is None:
             self._keep_gradients()
             if not self._in_step:
-                self.tape.go_on()
+                self.tape.resume()
 
     def clipping(self, parameters: Sequence[Tensor], total: Tensor) -> None:
         if self._backwards:
@@ -218,7 +218,7 @@ class UpdateTrials(Observer):
         """A step was made: go on with the tape, begin a new one, or stop."""
         others = [item for key, item in self._watched.items() if key not in self._begun_by]
         if others and self.tape.trouble is None and self.tape.entries:
-            self.tape.go_on()  # what the next optimizer steps on may have been made before
+            self.tape.resume()  # what the next optimizer steps on may have been made before
             return
         if any(item.steps >= item.next_trial for item in self._watched.values()):
             self._begin()

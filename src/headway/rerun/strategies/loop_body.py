@@ -45,7 +45,7 @@ MAX_FRAMES = 12
 
 @dataclass(frozen=True, slots=True)
 class LoopVariable:
-    """What a loop binds at each iteration."""
+    """The variables that a loop binds at each iteration."""
 
     target: ast.expr
     batch: ast.expr
@@ -157,11 +157,11 @@ class LoopBody:
 
 @dataclass(frozen=True, slots=True)
 class FoundLoop:
-    """How a loop can run a step again."""
+    """A loop whose body can run a step again."""
 
     body: LoopBody | None = None
     again: bool = False
-    """The loop can receive its batch once more: nothing else is drawn together with it."""
+    """The loop can receive its batch again: nothing else is drawn together with it."""
 
 
 def find_loop_body(frame: FrameType | None, latest: Any, ages: Sequence[int]) -> FoundLoop:

@@ -1,4 +1,4 @@
-"""Hands the batches of a bad step once more to what ran it: the framework, or the user's loop.
+"""Delivers the batches of a bad step again to the framework or the loop that ran it.
 
 The loop is the last resort where its body cannot be called: without its source, or if it yields. An
 error in the body would end the training, so only remedies that cannot raise are tried.

@@ -39,7 +39,7 @@ RELATIVE_TOLERANCE = 1e-4
 
 
 class NotRepeatable(ValueError):
-    """Why the iteration cannot be run again."""
+    """The iteration cannot be run again; the message says why."""
 
 
 class _StepDone(BaseException):

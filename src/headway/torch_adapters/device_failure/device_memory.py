@@ -1,4 +1,4 @@
-"""Reads what the device's allocator knows: requests, limits, holders by line, other processes."""
+"""Reads the device's allocator: requests, limits, memory by line, other processes."""
 
 from __future__ import annotations
 

@@ -74,10 +74,10 @@ def _leave() -> None:
     with suppress(Exception):
         _run_exit_handlers()
     logging.shutdown()
-    leave_at_once(_status)
+    exit_immediately(_status)
 
 
-def leave_at_once(status: int) -> NoReturn:
+def exit_immediately(status: int) -> NoReturn:
     """End the process without destructors and without waiting for threads."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):

@@ -1,4 +1,4 @@
-"""How a DataLoader makes a batch of its data set: traced in its workers, or done once more."""
+"""Fetches a batch from a data set as a DataLoader does: traced in its workers, or again."""
 
 from __future__ import annotations
 
@@ -123,8 +123,10 @@ def find_worker_dataset() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class BatchRecipe:
-    """How a loader makes a batch of its data set. It does not hold the loader: persistent workers
-    end when the last reference to theirs is gone."""
+    """The parts of a loader that fetch a batch from its data set.
+
+    It does not refer to the loader: persistent workers end with the last reference to theirs.
+    """
 
     dataset: Any
     batched: bool
@@ -135,7 +137,7 @@ class BatchRecipe:
 
     @classmethod
     def of(cls, loader: Any) -> BatchRecipe | None:
-        """None if it is no DataLoader, or is gone."""
+        """None if it is not a DataLoader, or no longer exists."""
         if not isinstance(loader, DataLoader):
             return None
         size = loader.batch_size
@@ -144,7 +146,7 @@ class BatchRecipe:
         return cls(loader.dataset, batched, size, *more)
 
     def can_fetch(self, indices: Any) -> bool:
-        """Whether the batch of these indices can be made once more."""
+        """Whether the batch of these indices can be fetched again."""
         if isinstance(self.dataset, IterableDataset):
             # Workers share such a data set out among themselves.
             return _IterableFetcher is not None and self.workers == 0

@@ -29,10 +29,10 @@ from headway.torch_adapters.patching import wrap_function
 
 
 class LoaderListener(Protocol):
-    """What is notified of batches."""
+    """The interface of objects that are notified of batches."""
 
     def batch_wanted(self, frame: FrameType | None) -> Iterator[Any] | None:
-        """The loop asks for its next batch; batches to be given to it before that, if any."""
+        """The loop requests its next batch; the batches to yield before that, if any."""
 
     def batch_drawn(
         self, loader: Any, batch: Any, waited: float, samples: DrawnSamples | None
@@ -97,7 +97,7 @@ class ObservedIterator:
 
 @lru_cache(maxsize=64)
 def _reads_ahead(file: str) -> bool:
-    """Whether a loader of Accelerate asks: it hands out a batch when it has drawn the next one."""
+    """Whether the caller is a loader of Accelerate, which yields a batch after drawing the next."""
     return file.replace("\\", "/").endswith("accelerate/data_loader.py")
 
 

@@ -201,7 +201,7 @@ _ITERATION = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FailedLoad:
-    """What a loader was loading when it raised, as far as the frames of the exception show."""
+    """What a loader was loading when it raised, read from the frames of the exception."""
 
     indices: Sequence[Any] = ()
     """The samples of the batch; empty if they are not known."""

@@ -41,7 +41,7 @@ class FrameLine(NamedTuple):
 
 
 class FrameContext(NamedTuple):
-    """What the frames around an op say."""
+    """The facts that the frames around an op contain."""
 
     place: FrameLine | None = None
     """The innermost line that is not torch's."""
@@ -86,7 +86,7 @@ def read_frame_context(depth: int, *, in_backward: bool) -> FrameContext:
 
 
 class RawFrames(NamedTuple):
-    """What `read_frame_context` reads outside of backward, before anything is made of it."""
+    """What `read_frame_context` reads outside of backward, unprocessed."""
 
     code: CodeType | None
     line: int = 0

@@ -55,7 +55,7 @@ class _RecordedMemory:
 
 
 class OpRecorder(OutermostDispatchMode):
-    """Records while it runs; `begin`, `pause`, `go_on` and `end` may be called from anywhere."""
+    """Records while it runs; `begin`, `pause`, `resume` and `end` may be called from anywhere."""
 
     def __init__(self, *, most_ops: int = MOST_OPS, most_bytes: int = MOST_BYTES) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class OpRecorder(OutermostDispatchMode):
     # When it runs.
 
     def install(self) -> None:
-        """Let it know of custom autograd functions, whose forward runs without gradients."""
+        """Register custom autograd functions, whose forward runs without gradients."""
         if self._undo is None:
             self._undo = _watch_functions(self)
 
@@ -97,10 +97,10 @@ class OpRecorder(OutermostDispatchMode):
     def begin(self) -> None:
         """Forget what was recorded and start again."""
         self._forget()
-        self.go_on()
+        self.resume()
 
-    def go_on(self) -> None:
-        """Record on."""
+    def resume(self) -> None:
+        """Continue to record after `pause`."""
         if self.trouble is not None:
             return
         if not self.enter_outermost():

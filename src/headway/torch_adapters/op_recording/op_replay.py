@@ -31,7 +31,7 @@ Change = Callable[[Tensor], Tensor]
 
 
 class CannotReplay(Exception):
-    """Why a recording cannot be replayed."""
+    """The recording cannot be replayed; the message says why."""
 
 
 class OpReplay:

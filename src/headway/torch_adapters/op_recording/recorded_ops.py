@@ -157,7 +157,7 @@ MEAN = 1
 
 @dataclass(frozen=True, slots=True)
 class OpTreatment:
-    """What the schema and the name of an op say about it."""
+    """The properties of an op that its schema and name imply."""
 
     name: str
     """`addmm`"""

@@ -1,4 +1,4 @@
-"""What a user's communication hook keeps from step to step, such as PowerSGD's error feedback.
+"""The state of a user's communication hook, such as PowerSGD's error feedback.
 
 A bad gradient corrupts it before the step is judged, and with it every later gradient. It is
 copied after a good step and put back when an update is skipped, as buffers are. Snapshots contain
@@ -72,13 +72,13 @@ class HookStates:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Put back what was remembered before the step."""
+        """Restore what was saved before the step."""
         self.load_state_dict({"states": self._kept})
         self._known = _stamp([_remembered(state) for state, _ in self._states])
 
     @torch.no_grad()
     def settle_on_device(self, bad: Tensor) -> None:
-        """Put back where `bad` is true, without asking the host; counters stay."""
+        """Restore where `bad` is true, without reading it on the host; counters stay."""
         old = dict(find_tensors(self._kept))
         for path, tensor in find_tensors([_remembered(state) for state, _ in self._states]):
             copy = old.get(path)

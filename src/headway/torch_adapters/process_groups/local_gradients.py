@@ -33,7 +33,7 @@ LOST_IN_BACKWARD = "another rank died, hangs or left the loop while gradients we
 
 
 class LocalGradients:
-    """What this rank's backward passes made, for the parameters of one distributed module."""
+    """The gradients of this rank's backward passes for one distributed module."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.parameters = frozenset(map(id, parameters))
@@ -188,7 +188,7 @@ class LocalGradientMonitor:
 
 
 def _takes_uneven_steps(replica: nn.parallel.DistributedDataParallel) -> bool:
-    """Whether `join` is in force; False where torch does not tell."""
+    """Whether `join` is active; False if torch does not expose it."""
     return bool(getattr(getattr(replica, "_join_config", None), "enable", False))
 
 

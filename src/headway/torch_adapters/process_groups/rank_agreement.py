@@ -119,7 +119,7 @@ def _is_open(group: ProcessGroup) -> bool:
 
 
 def first_sentence(error: Exception) -> str:
-    """What gloo or NCCL says, without the line of its source and its advice."""
+    """The message of gloo or NCCL, without the line of its source and its advice."""
     text = re.sub(r"^\[[^\]]*\]\s*", "", str(error).strip())
     return re.split(r"\.\s|\n", text)[0].rstrip(". ") or type(error).__name__
 
@@ -142,7 +142,7 @@ class SingleProcess:
         self.folder = f"snapshots.rank{number}" if number else "snapshots"
         """Where its snapshots go in the run directory."""
         self.can_meet = True
-        """Whether questions can be asked once training has begun."""
+        """Whether ranks can make requests once training has begun."""
 
     def from_rank_zero(self, value: T) -> T:
         """What rank 0 says."""
@@ -160,7 +160,7 @@ class SingleProcess:
         """Fill host tensors with those of rank 0, which every rank names in the same order."""
 
     def close(self) -> None:
-        """No rank asks anything any more."""
+        """No rank makes another request."""
 
 
 class Agreement(SingleProcess):
@@ -225,7 +225,7 @@ class Agreement(SingleProcess):
         so that a healthy run needs no other."""
         if self._ranks.training:
             return self._host.open(), torch.device("cpu")
-        return self._ranks.group, self._ranks.meeting_place()
+        return self._ranks.group, self._ranks.reduction_device()
 
     def close(self) -> None:
         if not self._closed:

@@ -58,7 +58,7 @@ class RankGroup:
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self.leaving = False
-        """Some rank was asked to leave; true at the same step on every rank."""
+        """A rank must exit; true at the same step on every rank."""
         self.off = ""
         """Why every rank's guard is switched off, at the same step; empty: it is not."""
         self.poisoned = False
@@ -67,7 +67,7 @@ class RankGroup:
         """To be reported: it is time to write a snapshot."""
         self.saving = False
         """It is; true at the same step on every rank, until they have done so."""
-        self._leave_asked = False
+        self._exit_requested = False
         self._models = models
         self.alike = False
         """Whether every rank has the same list of parameters."""
@@ -86,14 +86,14 @@ class RankGroup:
         self.missing_descriptors = 0
         """How many file descriptors some rank lacks for a host group."""
 
-    def ask_to_leave(self) -> None:
-        """Tell the others, with the next step, that this rank must go; for signal handlers."""
-        self._leave_asked = True
+    def request_exit(self) -> None:
+        """Report with the next step that this rank must exit; for signal handlers."""
+        self._exit_requested = True
 
     @property
-    def leave_asked(self) -> bool:
-        """Whether this rank has been asked to leave."""
-        return self._leave_asked
+    def exit_requested(self) -> bool:
+        """Whether a signal has requested that this rank exits."""
+        return self._exit_requested
 
     def agree_on_start(self, segment: int, refused: UsageError | None = None) -> int:
         """The segment all ranks will write; also finds out whether they hold the same model.
@@ -108,7 +108,7 @@ class RankGroup:
         message = torch.tensor(
             [segment, mark, -mark, _refusal(refused), state, -state, lacking],
             dtype=torch.int64,
-            device=self.meeting_place(),
+            device=self.reduction_device(),
         )
         self.reduce(message, dist.ReduceOp.MAX, "while the guard was created")
         agreed, highest, lowest, any_refused, most, least, lacking = message.tolist()
@@ -132,13 +132,13 @@ class RankGroup:
 
     def place(self, device: torch.device) -> torch.device:
         """Where numbers from a device can be reduced: there, or on the group's own device."""
-        return device if device.type in self._devices() else self.meeting_place()
+        return device if device.type in self._devices() else self.reduction_device()
 
     def _devices(self) -> list[str]:
         kinds: list[torch.device] = getattr(self.group, "_device_types", [])
         return [kind.type for kind in kinds]
 
-    def meeting_place(self) -> torch.device:
+    def reduction_device(self) -> torch.device:
         """Where small numbers from the host can be reduced."""
         if "cpu" in self._devices():
             return torch.device("cpu")

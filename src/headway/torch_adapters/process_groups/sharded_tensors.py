@@ -76,7 +76,7 @@ def register_fsdp_units(models: Iterable[nn.Module]) -> None:
 
 
 _units: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-"""What FSDP2 knows of a parameter, by the parameter's identity."""
+"""FSDP2's own object for a parameter, by the parameter's identity."""
 
 
 def parameter_groups(model: nn.Module) -> list[Any]:
@@ -148,7 +148,7 @@ def _reset(root: Any) -> None:
 
 
 class ReplicaCounts:
-    """How many ranks of a group hold the same piece of a parameter."""
+    """The number of ranks of a group that have the same shard of a parameter."""
 
     def __init__(self, models: Iterable[nn.Module], size: int, *, alike: bool) -> None:
         """`alike`: every rank of the group has the same list of parameters."""
@@ -204,7 +204,7 @@ def describe_mesh(tensors: Iterable[Tensor]) -> dict[str, Any]:
 
 
 def names_and_shapes(models: Iterable[nn.Module]) -> Sequence[tuple[str, tuple[int, ...]]]:
-    """What a model is made of, to compare with the other ranks."""
+    """The names and shapes of a model's tensors, to compare with the other ranks."""
     return [
         (name, tuple(parameter.shape) if is_dtensor(parameter) else (parameter.ndim,))
         for model in models

@@ -1,4 +1,4 @@
-"""Reads PyTorch's flight recorder: the collectives that this process has called lately.
+"""Reads PyTorch's flight recorder: the latest collectives of this process.
 
 The recorder is a ring buffer in C++ that NCCL and gloo fill. Recent versions of torch switch it on
 by themselves; for others `TORCH_FR_BUFFER_SIZE` must be set before torch is imported.

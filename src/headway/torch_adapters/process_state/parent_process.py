@@ -1,4 +1,4 @@
-"""Ends this process when the one that started it is gone."""
+"""Ends this process when its parent process has ended."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class ThreadStack:
 
 
 def read_stacks() -> list[ThreadStack]:
-    """The stacks of all threads except the one that asks."""
+    """The stacks of all threads except the calling one."""
     own = threading.get_ident()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return [

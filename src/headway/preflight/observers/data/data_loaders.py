@@ -172,7 +172,7 @@ def _named_tensors(held: Mapping[Any, Any]) -> list[Tensor]:
 
 
 class BatchSizes(Observer):
-    """Tells of each loader (topic `batch-size`)."""
+    """Reports each loader (topic `batch-size`)."""
 
     functions = find_aliases(*UNBATCHED)
 
@@ -266,7 +266,7 @@ class BatchSizes(Observer):
             taken.collapsed.append((fed * len(sizes), meant, whence))
 
     def _meant(self, taken: LoaderBatches) -> tuple[int | None, str]:
-        """How many samples a step is meant to have, and who says so."""
+        """The intended number of samples of a step, and where the script states it."""
         own = taken.size or 0
         if own > 1 and not taken.unsized:
             return (own, "the loader's batch_size") if own >= 8 else (None, "")

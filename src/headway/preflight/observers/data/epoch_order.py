@@ -102,7 +102,7 @@ MOST_BATCHES = 200
 """Of one pass, and of one stream."""
 MOST_STREAMS = 8
 FEWEST = 3
-"""Batches a pass must have: one or two tell nothing about an order."""
+"""Batches a pass must have: one or two do not show an order."""
 
 
 @dataclass(slots=True)

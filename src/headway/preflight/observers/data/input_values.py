@@ -38,7 +38,7 @@ FIRST, THEN = 20, 10
 
 @dataclass(slots=True)
 class LayerInputs:
-    """What one layer was fed."""
+    """The inputs of one layer."""
 
     module: nn.Module | None
     place: dict[str, Any] | None
@@ -56,7 +56,7 @@ class LayerInputs:
 
 @dataclass(slots=True)
 class ModelInputs:
-    """What an outermost model was given as its first argument."""
+    """The first argument of an outermost model."""
 
     place: dict[str, Any] | None
     first: int

@@ -203,7 +203,7 @@ def _chosen(optimizer: Optimizer) -> Iterator[Tensor]:
 
 @dataclass(slots=True)
 class Padding:
-    """What was seen of sequences of labels."""
+    """Observations of sequences of labels."""
 
     rows: int = 0
     elements: int = 0

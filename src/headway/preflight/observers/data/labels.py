@@ -42,7 +42,7 @@ FITS_KEPT = 60
 
 @dataclass(slots=True)
 class LabelCounts:
-    """What one line that calls a loss function has been given."""
+    """The labels that one call of a loss function has received."""
 
     loss: str
     place: dict[str, Any] | None
@@ -256,7 +256,7 @@ class Labels(Observer):
         return self._as_grid(labels) is not None
 
     def _as_grid(self, labels: Tensor) -> Tensor | None:
-        """Flattened sequences as rows again, where the batch tells how long they are."""
+        """Flattened sequences as rows again, if the batch contains their lengths."""
         if self._grid is None:
             return None
         rows, length = self._grid

@@ -50,7 +50,7 @@ _VECTORS = ("mean", "sum", "div", "true_divide", "softmax")
 
 @dataclass(slots=True)
 class BalanceTrend:
-    """How one balancing loss has gone."""
+    """The course of one balancing loss."""
 
     place: dict[str, Any] | None
     first: int
@@ -74,7 +74,7 @@ class BalanceTrend:
 
 
 class BalanceLosses(Observer):
-    """Hears choices and the products that punish them."""
+    """Observes the choices of routers and the products that penalise them."""
 
     functions = find_aliases(*_CHOICES, *_PRODUCTS, *_VECTORS)
 

@@ -26,7 +26,7 @@ from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.frames import is_installed_file
 from headway.torch_adapters.loss_graph import add_note, find_sums, take_note
 
-# Under which condition a line runs, as far as the source tells: what the data are, or a setting.
+# The condition under which a line runs, read from the source: the data, or a setting.
 
 # A loss function that finds nothing to compare gives back a 0 (`if not pairs.any(): return
 # zeros`): that depends on the data. A disabled part also returns 0: that
@@ -45,7 +45,7 @@ def depends_on_time(levels: Sequence[SourceLevel]) -> bool:
 
 
 def depends_on_data(levels: Sequence[SourceLevel]) -> bool:
-    """Whether the nearest condition asks what the data are: `if not mask.any()`."""
+    """Whether the nearest condition depends on the data: `if not mask.any()`."""
     for tree, test in _tests(levels):
         return _asks_data(test, tree)
     return False
@@ -108,7 +108,7 @@ def _called(call: ast.Call) -> str | None:
 
 
 def _set_to(name: ast.Name, tree: SourceTree) -> Iterator[ast.AST]:
-    """What the same function sets a variable to, before it is asked for."""
+    """The values that the same function assigns to a variable before it reads it."""
     function = next((item for item in tree.up(name) if isinstance(item, _FUNCTIONS)), None)
     for other in ast.walk(function) if function is not None else ():
         if not isinstance(other, ast.Assign) or other.lineno >= name.lineno:
@@ -157,7 +157,7 @@ class EmptyTermSite:
 
 
 class EmptyTerms(Observer):
-    """Marks fresh zeros, and hears what is added to losses."""
+    """Marks new zeros, and observes what is added to losses."""
 
     functions = find_aliases(*_MADE, *_PASSED_ON, *_SUMS)
 

@@ -1,4 +1,4 @@
-"""Terms of the loss that were computed from the model and lost their graph on the way.
+"""Terms of the loss that were computed from the model and lost their graph.
 
 A number without a graph that is added to a loss is followed back: everything computed from outputs
 or weights that train is marked, with the call that left the graph (`detach`, `tolist`, `no_grad`,
@@ -60,7 +60,7 @@ _DATA = Tensor.data.__get__  # type: ignore[attr-defined]
 
 @dataclass(frozen=True, slots=True)
 class GraphCutMark:
-    """How a tensor without a graph came out of one that has it."""
+    """The op that returned a tensor without a graph from one that has it."""
 
     cut: str
     place: dict[str, Any] | None
@@ -98,7 +98,7 @@ class GraphlessTermSite:
 
 
 class GraphlessTerms(Observer):
-    """Marks what leaves the graph, and hears what is added to losses."""
+    """Marks what leaves the graph, and observes what is added to losses."""
 
     functions = find_aliases(*_SUMS, *_READS, *_NEW)
     now_and_then = True
@@ -343,7 +343,7 @@ class EqualSite:
 
 
 class EqualSides(Observer):
-    """Hears comparisons with a graph whose sides are equal in every step: a picture that was not
+    """Observes comparisons with a graph whose sides are equal in every step: a picture that was not
     flipped, an output that was given twice."""
 
     functions = find_aliases(*_COMPARISONS)

@@ -1,4 +1,4 @@
-"""Of what parts the loss is made, under the user's own names, and what each of them does.
+"""The components of the loss, under the user's own names, and the effect of each.
 
 Every scalar that a loss function, a reduction or arithmetic on such makes is noted with the line
 that makes it. When a backward pass begins, its graph tells which of them it is the sum of.
@@ -65,7 +65,7 @@ MOST_PLAYERS = 3
 
 @dataclass(slots=True)
 class LossPart:
-    """What is known of one named component, over all steps."""
+    """Facts about one named component, over all steps."""
 
     first: int
     place: dict[str, Any] | None
@@ -79,7 +79,7 @@ class LossPart:
 
 
 class LossComponents(Observer):
-    """Hears scalars being made and follows the loss back to them."""
+    """Records new scalars, and follows the loss back to them."""
 
     functions = find_aliases(
         *LOSS_NAMES, *REDUCTION_NAMES, *ARITHMETIC_NAMES, *READ_NAMES, "detach"

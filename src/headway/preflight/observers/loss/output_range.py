@@ -20,7 +20,7 @@ from headway.torch_adapters.nested_state import find_tensors
 
 # Layers can give any number. What follows them (activations, squares, clamps, factors, offsets)
 # narrows that down, and each step of it is followed as an interval. Numbers that the graph does
-# not keep are noted on its nodes by `observers/output_reach.py`.
+# not keep are noted on its nodes by the observer below.
 
 Interval: TypeAlias = tuple[float, float]
 
@@ -281,7 +281,7 @@ _PAIRS: dict[str, Callable[[Interval, Interval], Interval]] = {
 }
 
 
-# Notes on the graph what `reach.py` needs and the graph does not keep.
+# Notes on the nodes what the intervals need and the graph does not keep.
 
 # The constants of sums and products, the line of every activation, and which tensors models gave.
 
@@ -302,7 +302,7 @@ _ACTIVATIONS = (
 
 
 class OutputRange(Observer):
-    """Writes notes, tells nothing."""
+    """Writes notes; reports nothing."""
 
     functions = find_aliases(*_ARITHMETIC, *_ACTIVATIONS)
     calls_before = STEPS

@@ -139,7 +139,7 @@ class SummedLosses(Observer):
         return summed.shape[0]
 
     def _place(self, call: TorchCall) -> dict[str, Any] | None:
-        """Where the sum was asked for: where the loss is made, if it is an object of torch's."""
+        """The line that chose the sum: where the loss is created, if it is an object of torch's."""
         stack = self.script.stack
         if stack and call.function not in _SUMS:
             kind = type(stack[-1])

@@ -12,7 +12,7 @@ from typing import Any
 from headway.preflight.observers.loss.value_names import SourceLevel, SourceTree, parse_source
 from headway.torch_adapters.frames import Location, add_function_name
 
-# Which lines a plain number in a sum comes from, as far as the source tells.
+# The lines from which a plain number in a sum comes, read from the source.
 
 # A number has no history. The statement that adds it names a variable; the statement that sets
 # that variable, and the functions it calls, are the lines that may have made it.

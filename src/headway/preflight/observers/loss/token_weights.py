@@ -61,7 +61,7 @@ class MeanLoss:
 
 @dataclass(slots=True)
 class AccumulatedSteps:
-    """What is known of the steps of one line."""
+    """Facts about the steps of one line."""
 
     first: MeanLoss
     first_step: int
@@ -73,7 +73,7 @@ class AccumulatedSteps:
 
 
 class TokenWeights(Observer):
-    """Counts the labels of each micro-batch, and asks autograd for the weight of its mean."""
+    """Counts the labels of each micro-batch, and reads the weight of its mean from autograd."""
 
     functions = find_aliases("cross_entropy", "nll_loss", "embedding")
     calls_before = STEPS
@@ -217,7 +217,7 @@ MOST_ONE_END = 0.5
 
 @dataclass(slots=True)
 class EndToken:
-    """What is known of the token that ends the rows, over several batches."""
+    """Facts about the token that ends the rows, over several batches."""
 
     token: int
     ignored: int

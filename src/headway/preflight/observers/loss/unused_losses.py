@@ -61,7 +61,7 @@ class UnusedLoss:
 
 
 class UnusedLosses:
-    """What is known of each, from step to step."""
+    """Facts about each loss, from step to step."""
 
     def __init__(self, script: ScriptContext, evidence: Evidence) -> None:
         self.fed: set[Any] = set()
@@ -228,7 +228,7 @@ class PendingPart:
 
 @dataclass(slots=True)
 class PartUse:
-    """What became of the gradients of one part, over all passes."""
+    """How the gradients of one part were used, over all passes."""
 
     first: int
     place: dict[str, Any] | None

@@ -178,7 +178,7 @@ def _text(node: ast.AST | None) -> str | None:
 # The scalars a script computes on its way to a backward pass, and what it calls them.
 
 MOST_BENEATH = 400
-"""Nodes below a term that are searched for the losses it is made of."""
+"""Nodes below a term that are searched for its losses."""
 
 
 @dataclass(eq=False, slots=True)
@@ -206,7 +206,7 @@ class Scalar:
 
 
 def find_sources(node: Any, known: dict[Any, Scalar], oldest: int) -> list[Scalar]:
-    """The sources a node of the graph is made of, those nearest to it first."""
+    """The sources from which a node of the graph is computed, the nearest first."""
     found = []
     for below in walk_graph([node], after=oldest - 1, most=MOST_BENEATH):
         scalar = known.get(below)
@@ -221,7 +221,7 @@ def oldest_sequence_number(scalars: Iterable[Scalar]) -> int:
 
 
 def choose_names(groups: Sequence[Sequence[Scalar]]) -> list[str]:
-    """A name for each group of scalars that tells it from the others."""
+    """A distinct name for each group of scalars."""
     common = [_common(group) for group in groups]
     taken: list[str] = []
     for at, levels in enumerate(common):

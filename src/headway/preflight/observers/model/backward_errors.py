@@ -26,7 +26,7 @@ ANOMALY_STEPS = 3
 
 
 class AnomalyMode(Observer):
-    """Asks at the first backward passes."""
+    """Reads the mode at the first backward passes."""
 
     def start(self) -> None:
         self._ours = torch.is_anomaly_enabled()  # switched on before the script began
@@ -106,7 +106,7 @@ _WRITERS = frozenset(_writers())
 
 @dataclass(slots=True)
 class InPlaceWrite:
-    """Something was written into a tensor."""
+    """A write into a tensor."""
 
     shapes: tuple[tuple[int, ...], ...]
     """Its own, and that of the tensor it is a view of."""
@@ -129,7 +129,7 @@ class _Made:
 
 
 class InPlaceWrites(Observer):
-    """Hears writes, operations and the crash."""
+    """Observes writes, operations and the crash."""
 
     functions = _WRITERS
     every_function = True

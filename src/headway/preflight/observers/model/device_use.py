@@ -38,7 +38,7 @@ MOST_TENSORS = 8
 
 
 class MixedDevices(Observer):
-    """Hears operations, and the crash."""
+    """Observes operations and the crash."""
 
     every_function = True
 

@@ -23,7 +23,7 @@ def is_freezing_by_name(functions: Iterable[str]) -> bool:
 
 
 def is_under_time_condition(file: str, line: int) -> bool:
-    """Whether a line stands under an `if` that asks for one epoch or step, not for every n-th."""
+    """Whether a line is under an `if` that tests for one epoch or step, not for every n-th."""
     around = [
         node
         for node in ast.walk(parse_file(file))

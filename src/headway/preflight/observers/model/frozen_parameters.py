@@ -33,7 +33,7 @@ CLOSELY, EVERY = 6, 10
 
 
 class FrozenParameters(Observer):
-    """Hears every change of `requires_grad`, and looks for those that change nothing."""
+    """Observes every change of `requires_grad`, and finds those without effect."""
 
     functions = (_SET, Tensor.requires_grad_)
     now_and_then = True
@@ -58,7 +58,7 @@ class FrozenParameters(Observer):
         self.script.launch.on_recorder.append(lambda _: self._report_frozen())
 
     def _report_frozen(self) -> None:
-        """Where the most parameters were frozen, before anybody asks which they are."""
+        """The line that froze the most parameters, before they are examined."""
         places = [place for p, place in self._frozen.values() if place and not p.requires_grad]
         counted = {str(place): (places.count(place), place) for place in places}
         if counted:
@@ -100,7 +100,7 @@ class FrozenParameters(Observer):
         if known is None:
             frames = list(self.script.frames())
             meant = is_freezing_by_name(frame.f_code.co_name for frame in frames)
-            # Between two loops, by whoever calls them: a new stage.
+            # Between two loops, in their caller: a new stage.
             meant = meant or (bool(frames) and id(frames[0]) in self._loop[1:])
             if place is not None:
                 meant = meant or is_under_time_condition(place["file"], place["line"])

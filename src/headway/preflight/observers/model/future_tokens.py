@@ -49,7 +49,7 @@ class ShiftedTargets(NamedTuple):
 
 
 class FutureTokens(Observer):
-    """Hears targets and forwards, and asks at a few steps."""
+    """Observes targets and forward passes, and runs trials at a few steps."""
 
     functions = find_aliases("cross_entropy", "nll_loss", "gather")
     calls_before = ASKED_AT[-1] + 1
@@ -152,7 +152,7 @@ def _shifted(
 
 
 def _asked(tokens: Tensor, target: Tensor, ignored: int, time: int) -> Tensor | None:
-    """The positions that are asked for the token after them; None if they are not."""
+    """The positions that must predict the token after them; None if there are none."""
     rows, length = tokens.shape if time == 1 else reversed(tokens.shape)
     if length < 4:
         return None
@@ -189,7 +189,7 @@ def _other_tokens(shifted: ShiftedTargets, last: int) -> Tensor | None:
 def _seen_before(
     base: ForwardRun, again: ForwardRun, shifted: ShiftedTargets, last: int
 ) -> float | None:
-    """How much outputs that are asked for earlier tokens changed, of what later ones did."""
+    """How much outputs at earlier positions changed, relative to those at later ones."""
     length = shifted.tokens.shape[shifted.time]
     rows = shifted.tokens.numel() // length
     for one, two in zip(base.outputs, again.outputs, strict=False):

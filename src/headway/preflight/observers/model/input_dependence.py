@@ -29,7 +29,7 @@ from headway.torch_adapters.model_copy import (
 from headway.torch_adapters.tensor_values import batch_tensors as tensors_of
 
 MIXING_AT = (0, 1, 2)
-"""Steps at which samples are exchanged one by one; two that tell suffice."""
+"""Steps at which samples are exchanged one by one; two conclusive ones suffice."""
 ENOUGH = 2
 IGNORED_AT = (2, 5, 10, 40)
 """Steps at which all are: by then a head that began with zeros has left them behind."""
@@ -43,7 +43,7 @@ _ROUTES = ("topk", "sort", "argsort", "cumsum")
 
 
 class InputDependence(Observer):
-    """Asks copies of the outermost modules, at a few steps."""
+    """Runs copies of the outermost modules at a few steps."""
 
     def start(self) -> None:
         self._forwards: list[ModuleForward] = []
@@ -160,7 +160,7 @@ class InputDependence(Observer):
         return _verdict(exchange, base, other) in ("apart", "same")
 
     def _by_design(self, forward: ModuleForward) -> str | None:
-        """Why samples may see each other, where the inputs tell."""
+        """Why samples may depend on each other, if the inputs show it."""
         inputs = forward.inputs
         buffers = list(forward.module.buffers())
         if any(tensor.layout is not torch.strided for tensor in (*inputs, *buffers)):

@@ -41,7 +41,7 @@ GRAPHS = 3
 
 @dataclass(slots=True)
 class _Layer:
-    """What is known about one call."""
+    """Facts about one call."""
 
     site: CallSite
     kind: str
@@ -193,7 +193,7 @@ MOST_NORM_ELEMENTS = 1 << 22
 
 
 class SpectralNorms(Observer):
-    """Tells the largest singular value of a normalised weight (topic `spectral-norm`)."""
+    """Reports the largest singular value of a normalised weight (topic `spectral-norm`)."""
 
     def start(self) -> None:
         self._known: dict[int, tuple[ref[Any], list[tuple[str, nn.Module]]]] = {}

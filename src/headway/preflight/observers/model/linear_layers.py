@@ -58,7 +58,7 @@ class _Layer:
 
 
 class LinearLayers(Observer):
-    """Tells of chains without a nonlinearity (`linear-chain`), and of the state at the start:
+    """Reports chains without a nonlinearity (`linear-chain`) and the state at the start:
     the weights (`initial-weights`) and how the signal fares (`initial-signal`)."""
 
     functions = (*LINEAR, *CONVOLUTIONS, *TRANSPOSED, *PRODUCTS, *SUMS)
@@ -70,7 +70,7 @@ class LinearLayers(Observer):
         self._looked = 0
         self._first = 0
         self._chains: dict[tuple[str, ...], tuple[int, dict[str, Any]]] = {}
-        """Chains by their members: in how many looks they were seen, and what there is to tell."""
+        """Chains by their members: how often they were observed, and their facts."""
         self._called: dict[str, int] = {}
         """Layer → in how many looks it was called."""
         self._weighed: set[int] = set()
@@ -185,7 +185,7 @@ class LinearLayers(Observer):
             self._conclude()
 
     def _conclude(self) -> None:
-        """Tell of the chains that were there in every look: layers may be skipped at random."""
+        """Report the chains that were observed every time: layers may be skipped at random."""
         lasting = [
             facts
             for names, (seen, facts) in self._chains.items()

@@ -85,7 +85,7 @@ MOST_SWITCHES = 16
 
 
 class ModeSwitches:
-    """Hears both, and remembers the last of them."""
+    """Observes both, and keeps the last of them."""
 
     def __init__(self, script: ScriptContext) -> None:
         self.zeroed: dict[str, Any] | None = None
@@ -161,7 +161,7 @@ RECURRENT = find_aliases("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
 class Dropouts(Observer):
-    """Tells of each dropout and of the share that is kept after it (topic `dropout`)."""
+    """Reports each dropout and the share that is kept after it (topic `dropout`)."""
 
     functions = (*PLAIN, *FUSED, *WHOLE, *RECURRENT)
 

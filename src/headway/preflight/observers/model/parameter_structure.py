@@ -105,7 +105,7 @@ TIED_WEIGHTS_TOPIC = "tied-weights"
 
 
 class TiedWeights(Observer):
-    """Compares them once, at the first backward pass: before any update tells them apart."""
+    """Compares them once, at the first backward pass, before any update makes them differ."""
 
     def start(self) -> None:
         self._looked: set[int] = set()
@@ -203,7 +203,7 @@ def _copies(embedding: Tensor, other: Tensor) -> bool:
 
 
 def _asked_for(model: nn.Module, embedding: Tensor, other: Tensor) -> bool:
-    """Whether a configuration asks for these two to be one (transformers' models)."""
+    """Whether a configuration ties these two weights (transformers' models)."""
     for module in model.modules():
         config = vars(module).get("config")
         if getattr(config, "tie_word_embeddings", False) is not True:
@@ -233,7 +233,7 @@ MOST_UNREGISTERED = 1000
 
 
 class UnregisteredParameters(Observer):
-    """Tells of what a module keeps where torch does not look (topic `unregistered`)."""
+    """Reports modules and parameters that torch does not register (topic `unregistered`)."""
 
     def start(self) -> None:
         self._looked = 0

@@ -28,12 +28,12 @@ RANDOM_OPS = ("rand", "bernoulli", "multinomial", "normal_", "uniform_", "poisso
 
 
 class SequenceTrial(Observer):
-    """Base of the trials: keeps the forwards of the first steps until one can be asked."""
+    """Base of the trials: keeps the forward passes of the first steps until one can be used."""
 
     topic: str
     first_steps: int
     tokens_alone = True
-    """Whether only models with a table of tokens are asked."""
+    """Whether only models with a token embedding are tried."""
 
     def start(self) -> None:
         self._forwards: list[ModuleForward] = []

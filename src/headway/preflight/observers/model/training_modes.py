@@ -58,7 +58,7 @@ class _Forward:
 
 
 class TrainingModes(Observer):
-    """Tells how the model trains (`training-mode`) and how it is evaluated (`evaluation`)."""
+    """Reports how the model trains (`training-mode`) and how it is evaluated (`evaluation`)."""
 
     functions = (
         *(*DROPOUTS, *ATTENTION, *LOSSES, *COMPARES, *DIFFERENCES),

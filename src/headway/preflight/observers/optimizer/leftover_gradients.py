@@ -25,7 +25,7 @@ NAMED = 3
 
 @dataclass(slots=True)
 class Leftovers:
-    """What other losses left in the parameters of one optimizer."""
+    """Gradients that other losses left in the parameters of one optimizer."""
 
     by: Optimizer | None = None
     """The optimizer whose parameters are behind these in the graph of the loss …"""

@@ -152,7 +152,7 @@ ALIKE, ALIKE_AT_THE_END = 3, 2
 
 @dataclass(slots=True)
 class GradientUse:
-    """What became of the gradients that backward passes gave to one optimizer."""
+    """How the gradients that backward passes gave to one optimizer were used."""
 
     fed_by: str | None = None
     """The line of the backward pass whose gradients are there …"""

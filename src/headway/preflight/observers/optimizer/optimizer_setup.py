@@ -44,7 +44,7 @@ class OptimizerCoverage(Observer):
         self._steps = 0
         self._stage: tuple[int, ...] = ()
         self._said: dict[str, Any] | None = None
-        # Before anything else, so that whoever judges coverage knows that it will be looked at.
+        # Before anything else, so that the coverage includes it.
         self.evidence.record(COVERAGE_TOPIC, {"looking": True})
 
     def optimizer_made(self, optimizer: Optimizer) -> None:
@@ -287,7 +287,7 @@ def trainable_parameters(optimizer: Optimizer) -> list[Tensor]:
 
 
 def is_plain_parameter(parameter: Tensor) -> bool:
-    """Whether a parameter can be changed and put back by anybody."""
+    """Whether a parameter can be changed and restored."""
     return (
         type(parameter) in (Tensor, torch.nn.Parameter)
         and parameter.layout is torch.strided
@@ -323,7 +323,7 @@ class OptimizerSettings(Observer):
 _SETTER = Tensor.requires_grad.__set__  # type: ignore[attr-defined]
 
 CLIP_SETTING = r"\b(gradient_clip_val|max_grad_norm|clip_grad_norm|gradient_clipping)[\"']?\s*[=:]"
-"""How frameworks are asked to clip."""
+"""How users set clipping in frameworks."""
 
 
 class TrainingLines(Observer):

@@ -281,7 +281,7 @@ def _rates(optimizer: Optimizer) -> list[float]:
 
 
 def _starts_over(loaded: float, course: list[float]) -> float | None:
-    """The rate a schedule was put back to: far above the loaded one, and falling step by step."""
+    """The rate to which a schedule was reset: far above the loaded one, falling step by step."""
     for at, rate in enumerate(course[:2]):
         rest = course[at:]
         falls = all(later < earlier for earlier, later in pairwise(rest))

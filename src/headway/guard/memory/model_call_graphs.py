@@ -42,7 +42,7 @@ class CallGraph:
     """The parameters of a model, and the outputs of one call that can have a gradient."""
 
     def __init__(self, call: ModelCall, leaves: Sequence[Any], positions: Sequence[int]) -> None:
-        """`leaves`: everything that the call returned; `positions`: which of it are outputs."""
+        """`leaves`: everything that the call returned; `positions`: where its outputs are."""
         self.call = call
         self.positions = positions
         self.outputs: list[Tensor] = [leaves[at] for at in positions]
@@ -54,7 +54,7 @@ class CallGraph:
 
 
 class Boundary(torch.autograd.Function):
-    """Outputs whose backward pass asks a `CallGraph` for the gradients of the parameters."""
+    """Outputs whose backward pass gets the gradients of the parameters from a `CallGraph`."""
 
     @staticmethod
     def forward(ctx: Any, graph: CallGraph, *parameters: Tensor) -> tuple[Tensor, ...]:
@@ -132,8 +132,8 @@ class WholeGraph(CallGraph):
 
     def _pieces(
         self, parts: Sequence[ModelCall], reduction: Reduction | None, states: list[RngState]
-    ) -> PieceGraph:
-        graph = PieceGraph(self.call, parts, reduction)
+    ) -> MicroBatchGraph:
+        graph = MicroBatchGraph(self.call, parts, reduction)
         graph.positions, graph.casts, graph.states = self.positions, self._casts, states
         return graph
 
@@ -161,7 +161,7 @@ class WholeGraph(CallGraph):
             pieces = min(2 * pieces, call.rows)
 
 
-class PieceGraph(CallGraph):
+class MicroBatchGraph(CallGraph):
     """A batch in pieces: outputs without a graph first, then each piece again with its graph."""
 
     def __init__(
@@ -177,7 +177,7 @@ class PieceGraph(CallGraph):
         self.states: list[RngState] = []
         """The random numbers before each piece; empty: the model draws none."""
 
-    def rehearse(self) -> None:
+    def try_largest_part(self) -> None:
         """Run the largest piece forward and backward: does it fit, and what needs a gradient?"""
         now = RngState()
         try:
@@ -220,7 +220,7 @@ class PieceGraph(CallGraph):
         # Here the exception is gone, and with it the frames that hold tensors.
         release_cached_memory()
         parts = self.call.parts(min(2 * pieces, self.call.rows))
-        smaller = PieceGraph(self.call, parts, self._reduction)
+        smaller = MicroBatchGraph(self.call, parts, self._reduction)
         smaller.positions, smaller.casts, smaller.outputs = self.positions, self.casts, self.outputs
         return smaller.gradients(given)
 
