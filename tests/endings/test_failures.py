@@ -383,13 +383,15 @@ def test_the_exception_within_a_group_is_the_cause() -> None:
 
 def test_what_is_raised_after_sigterm_is_no_crash(tmp_path: Path) -> None:
     """A worker that got the same signal has ended; without a guard nothing would be raised."""
+    earlier = make_guard(tmp_path / "earlier")  # its handler is not the script's
 
     def fail() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Terminated.")
 
     with nothing_else_trains():
-        done = run_guarded(lambda: train(fail=fail), settings=Settings(), run_dir=tmp_path)
+        done = run_guarded(lambda: train(fail=fail), settings=Settings(), run_dir=tmp_path / "run")
+    earlier.close()
     assert (done.report.verdict, done.status, done.error) == ("interrupted", 143, None)
     assert [item.code for item in done.report.findings] == ["HD915"]
 
@@ -402,3 +404,4 @@ def test_attempts_that_end_alike_have_failed(tmp_path: Path) -> None:
     assert report.verdict == "failed"
     (finding,) = [item for item in report.findings if item.code == "HD911"]
     assert finding.count == 2
+    assert "2 times, at step 3" in str(report)

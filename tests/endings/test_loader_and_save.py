@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,8 @@ class Numbers(Dataset[Any]):
             raise ValueError("unreadable")  # the data set's line
         if index == BAD and self.how == "raise in a worker" and get_worker_info() is not None:
             raise ValueError("unreadable")
+        if index == BAD and self.how == "die" and get_worker_info() is not None:
+            os.kill(os.getpid(), signal.SIGBUS)
         return torch.randn(4 + (index == BAD and self.how == "uneven")), 1.0
 
 
@@ -75,6 +79,23 @@ def test_a_sample_that_loads_well_the_second_time(options: dict[str, Any]) -> No
     loader = DataLoader(Numbers("raise in a worker"), **{"batch_size": 8, **options}, num_workers=2)
     finding = finding_of(lambda: train(loader), "HD514")
     assert finding.where.sample == BAD
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGBUS"), reason="no such signal")
+def test_a_worker_that_is_killed(capfd: pytest.CaptureFixture[str]) -> None:
+    loader = DataLoader(Numbers("die"), batch_size=8, num_workers=1)
+    finding = finding_of(lambda: train(loader), "HD514")
+    assert finding.message == "a DataLoader worker was killed by signal SIGBUS"
+
+
+def test_the_death_of_a_worker_is_raised_anywhere() -> None:
+    def work() -> None:
+        train(DataLoader(Numbers("fine"), batch_size=8))
+        # As the handler of SIGCHLD does that torch installs.
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. ")
+
+    finding = finding_of(work, "HD514")
+    assert finding.message == "a DataLoader worker was killed by signal SIGBUS"
 
 
 def test_samples_that_cannot_be_stacked() -> None:

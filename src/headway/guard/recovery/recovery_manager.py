@@ -208,10 +208,7 @@ class RecoveryManager:
     @property
     def waiting_signal(self) -> int | None:
         """The signal that ends the run at the end of the step; None where the script handles it."""
-        listening = self.preemption
-        if listening is None or listening.pass_on() is not None:
-            return None
-        return listening.asked
+        return None if self.preemption is None else self.preemption.unhandled
 
     def asked_to_leave(self) -> int | None:
         """The signal received here or on another rank; the same answer on every rank."""

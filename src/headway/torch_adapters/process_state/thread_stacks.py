@@ -148,7 +148,8 @@ def _patience(chain: Sequence[FrameType]) -> int:
         if is_user_frame(frame):
             break
         name, file = frame.f_code.co_name, frame.f_code.co_filename
-        if file.endswith("taskgroups.py") or name in _WAITS_FOR_TASKS and file.endswith("tasks.py"):
+        in_tasks = file.endswith("tasks.py") and name in _WAITS_FOR_TASKS
+        if in_tasks or file.endswith("taskgroups.py"):
             return 2
         if name == "sleep":
             return 1
