@@ -20,6 +20,7 @@ _WORKER_DIED = re.compile(
 )
 _SIGNALS = {signal.strsignal(item): item.name for item in signal.Signals}
 """`Bus error`, as torch says, is SIGBUS."""
+_NUMBERS = frozenset(map(int, signal.Signals))
 _TIMED_OUT = re.compile(r"DataLoader timed out after (?P<seconds>[\d.]+) seconds")
 _SHARED_MEMORY = re.compile(
     r"shared memory|/dev/shm|/torch_\d|unable to mmap|Too many open files|No space left|Bus error"
@@ -47,7 +48,9 @@ def recognise_loader_failure(failure: Failure) -> Recognised | None:
         facts["sample"] = int(noted["index"]) if noted else _find_sample(load, raised["kind"])
     elif died := _WORKER_DIED.search(text):
         facts["how"] = "died"
-        facts["worker_signal"] = _SIGNALS.get(died["signal"], died["signal"])
+        facts["worker_signal"] = _SIGNALS.get(died["signal"], died["signal"]) or next(
+            (signal.Signals(-code).name for code in load.exits if -code in _NUMBERS), None
+        )
         facts["pids"] = [int(pid) for pid in re.findall(r"\d+", died["pids"])]
     elif isinstance(failure.error, (ConnectionError, EOFError)):
         facts["how"] = "died"  # while it sent a batch
