@@ -262,8 +262,10 @@ def main():
     parser.add_argument("-o", "--out", "--json", type=pathlib.Path)
     parser.add_argument("-j", "--jobs", type=int, default=2)
     arguments = parser.parse_args()
-    # A job in the background ignores SIGINT, and so would the scripts.
+    # A job in the background ignores these, and so would the scripts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     name = arguments.set or ("blind_endings_4" if arguments.gpu else "blind_endings")
     cases = json.loads((SETS / name / "cases.json").read_text())
     cases = [{**case, "set": name, "check": arguments.check} for case in cases]

@@ -122,7 +122,7 @@ def merge_repeats(
 def _ended_run(finding: Finding, last_segment: int) -> bool:
     check = registry.find(finding.code)
     declared = check is not None and check.ends_run
-    return declared and finding.segment == last_segment and ends_run(finding, declared=True)
+    return declared and finding.last_segment == last_segment and ends_run(finding, declared=True)
 
 
 def _sort_key(finding: Finding) -> tuple[tuple[int, int], str, str]:

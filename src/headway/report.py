@@ -158,7 +158,7 @@ class Report:
 
         A crash that was followed by a resume is a finding, not the end of the run.
         """
-        last = [item for item in self.findings if item.segment >= self.last_segment]
+        last = [item for item in self.findings if item.last_segment >= self.last_segment]
         if any(ends_run(item, declared=_declares_end(item.code)) for item in last):
             return "failed"
         if any(item.code == INTERRUPTION for item in last):

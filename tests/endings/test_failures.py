@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -344,3 +347,61 @@ def test_the_line_and_the_error_of_compiled_code() -> None:
     assert finding.where.line == Compiled.forward.__code__.co_firstlineno + 1
     assert finding.message.startswith("RuntimeError: ")
     assert "fake tensor" not in finding.message
+
+
+class Mixed:
+    """Batches of two sources; the second one is shorter than it is used."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(3)
+        yield next(iter(()))  # the line that ends the generator
+
+
+def test_a_generator_that_stops_for_want_of_another_batch() -> None:
+    with nothing_else_trains():
+        done = run_guarded(lambda: train(fail=lambda: list(Mixed())), settings=Settings())
+    (finding,) = [item for item in done.report.findings if item.code == "HD911"]
+    assert finding.message == "RuntimeError: generator raised StopIteration"
+    assert finding.where.line == Mixed.__iter__.__code__.co_firstlineno + 2
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.TaskGroup")
+def test_the_exception_within_a_group_is_the_cause() -> None:
+    async def both() -> None:
+        async with asyncio.TaskGroup() as group:  # type: ignore[attr-defined]
+            group.create_task(asyncio.sleep(0))
+            group.create_task(fails())
+
+    async def fails() -> None:
+        fail_with(ValueError("wrong"))()
+
+    with nothing_else_trains():
+        done = run_guarded(lambda: train(fail=lambda: asyncio.run(both())), settings=Settings())
+    (finding,) = [item for item in done.report.findings if item.code == "HD911"]
+    assert (finding.message, finding.where.line) == ("ValueError: wrong", FAILING_LINE)
+
+
+def test_what_is_raised_after_sigterm_is_no_crash(tmp_path: Path) -> None:
+    """A worker that got the same signal has ended; without a guard nothing would be raised."""
+    earlier = make_guard(tmp_path / "earlier")  # its handler is not the script's
+
+    def fail() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Terminated.")
+
+    with nothing_else_trains():
+        done = run_guarded(lambda: train(fail=fail), settings=Settings(), run_dir=tmp_path / "run")
+    earlier.close()
+    assert (done.report.verdict, done.status, done.error) == ("interrupted", 143, None)
+    assert [item.code for item in done.report.findings] == ["HD915"]
+
+
+def test_attempts_that_end_alike_have_failed(tmp_path: Path) -> None:
+    """Their findings are one finding, which begins in the first attempt and ends the last one."""
+    for _ in range(2):
+        guarded(ValueError("wrong"), tmp_path)
+    report = diagnose(tmp_path)
+    assert report.verdict == "failed"
+    (finding,) = [item for item in report.findings if item.code == "HD911"]
+    assert finding.count == 2
+    assert "2 times, at step 3" in str(report)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
+import signal
 import sys
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from support.paired_trainings import events_of
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, dataloader, get_worker_info
 
 from headway.config import Settings
 from headway.core.findings import Finding
@@ -35,6 +38,8 @@ class Numbers(Dataset[Any]):
             raise ValueError("unreadable")  # the data set's line
         if index == BAD and self.how == "raise in a worker" and get_worker_info() is not None:
             raise ValueError("unreadable")
+        if index == BAD and self.how == "die" and get_worker_info() is not None:
+            os.kill(os.getpid(), signal.SIGBUS)
         return torch.randn(4 + (index == BAD and self.how == "uneven")), 1.0
 
 
@@ -75,6 +80,43 @@ def test_a_sample_that_loads_well_the_second_time(options: dict[str, Any]) -> No
     loader = DataLoader(Numbers("raise in a worker"), **{"batch_size": 8, **options}, num_workers=2)
     finding = finding_of(lambda: train(loader), "HD514")
     assert finding.where.sample == BAD
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGBUS"), reason="no such signal")
+def test_a_worker_that_is_killed(capfd: pytest.CaptureFixture[str]) -> None:
+    loader = DataLoader(Numbers("die"), batch_size=8, num_workers=1)
+    finding = finding_of(lambda: train(loader), "HD514")
+    assert finding.message == "a DataLoader worker was killed by signal SIGBUS"
+
+
+def test_a_dead_worker_that_torch_finds_by_itself() -> None:
+    """Its message has no signal then; the process has an exit code."""
+
+    class Dead:
+        pid, exitcode = 7, -9
+
+    def look(failed_workers: list[Any]) -> None:
+        raise RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")
+
+    code = look.__code__.replace(co_filename=dataloader.__file__, co_name="_try_get_data")
+    looks = FunctionType(code, {})
+
+    def work() -> None:
+        train(DataLoader(Numbers("fine"), batch_size=8))
+        looks([Dead()])
+
+    finding = finding_of(work, "HD514")
+    assert finding.message == "a DataLoader worker was killed by signal SIGKILL"
+
+
+def test_the_death_of_a_worker_is_raised_anywhere() -> None:
+    def work() -> None:
+        train(DataLoader(Numbers("fine"), batch_size=8))
+        # As the handler of SIGCHLD does that torch installs.
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. ")
+
+    finding = finding_of(work, "HD514")
+    assert finding.message == "a DataLoader worker was killed by signal SIGBUS"
 
 
 def test_samples_that_cannot_be_stacked() -> None:

@@ -282,3 +282,51 @@ def test_a_guard_that_nobody_supervised(script: Path) -> None:
     (finding,) = [item for item in report.findings if item.code == "HD913"]
     assert "ended without a record" in finding.message
     assert finding.step == 4
+
+
+LATE = """
+import atexit, pathlib, sys
+import torch
+
+PATHS = sys.argv[1:]
+
+def finish():
+    for path in PATHS:
+        try:
+            torch.save({"weight": torch.ones(2)}, path)  # the line
+        except RuntimeError:
+            if path == PATHS[-1]:
+                raise
+
+atexit.register(finish)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(5):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("names", [["none/a.pt"], ["none/a.pt", "a.pt"]])
+def test_a_checkpoint_that_cannot_be_written_at_exit(tmp_path: Path, names: list[str]) -> None:
+    script = tmp_path / "late.py"
+    script.write_text(LATE)
+    paths = [str(tmp_path / name) for name in names]
+    done = warm_python.run(
+        [
+            *(sys.executable, "-m", "headway", "run", "--out", str(tmp_path / "run")),
+            *(str(script), "--", *paths),
+        ],
+        timeout=300,
+    )
+    assert done.returncode == 0
+    found = [item for item in diagnose(tmp_path / "run").findings if item.code == "HD708"]
+    if len(names) == 2:  # saved elsewhere
+        assert not found
+        return
+    assert "HD708 checkpoint-not-saved" in done.stderr
+    (finding,) = found
+    assert f"{paths[0]} could not be saved: the folder does not exist" in finding.message
+    line = 1 + [text.endswith("# the line") for text in LATE.splitlines()].index(True)
+    assert (finding.where.file, finding.where.line) == (str(script), line)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -36,6 +38,7 @@ from headway.output.notices import Notices
 from headway.rundir.heartbeat import read_heartbeat
 from headway.rundir.vanished_run import CrashStack, stack_file
 from headway.torch_adapters.frames import Location
+from headway.torch_adapters.process_state.thread_stacks import read_stack_of
 
 
 @dataclass
@@ -336,6 +339,35 @@ def test_a_rank_that_native_code_aborted_has_the_line_of_its_script(tmp_path: Pa
     file.write_text(file.read_text().replace('"started": ', '"started": 1'))  # another process
     seen = RankBoard(tmp_path, 0, 0, 2).look_at(1)
     assert (seen["state"], seen["within"], seen["place"]["line"]) == ("dead", "all_gather", 14)
+
+
+def test_a_loop_of_asyncio_waits_at_the_line_of_its_task() -> None:
+    async def trains(never: asyncio.Event) -> None:
+        await never.wait()  # the line
+
+    async def sleeps() -> None:
+        await asyncio.sleep(60)
+
+    async def main() -> None:
+        never = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.2, began.set)
+        await asyncio.wait_for(asyncio.gather(sleeps(), trains(never)), 1.5)
+
+    def work() -> None:
+        with contextlib.suppress(asyncio.TimeoutError):
+            asyncio.run(main())
+
+    began = threading.Event()
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert began.wait(10)
+    time.sleep(0.2)  # until the loop is idle again
+    stack = read_stack_of(thread.ident or 0)
+    thread.join()
+    assert stack is not None
+    assert stack.place is not None
+    assert (stack.place.function, "# the line" in stack.place.source) == ("trains", True)
+    assert find_wait(stack.frames) == "another task"
 
 
 def test_the_call_of_the_user_says_what_is_waited_for() -> None:

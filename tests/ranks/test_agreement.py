@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 from support.grids import all_but
 from support.paired_trainings import steps_of
 from support.rank_processes import run_ranks
@@ -23,6 +25,7 @@ from support.trainings import assert_same
 from headway.core.records import StepRecord
 from headway.errors import RankLost
 from headway.torch_adapters.process_groups import local_gradients
+from headway.torch_adapters.process_groups.rank_agreement import HostGroup
 
 FAULTS = ("loss", "backward", "input", "only the loss", "spike")
 
@@ -191,3 +194,20 @@ def test_a_peer_that_dies_in_the_average_is_named_as_the_reason() -> None:
         RankLost, match=r"gradients were averaged: Connection closed by peer\. Check"
     ):
         local_gradients._reduced(Broken())
+
+
+def meet_after_a_group_of_one(rank: int) -> list[float]:
+    """What both ranks say through the group of their guards."""
+    if rank == 0:
+        dist.new_group([0])  # torch gives it the number that the next group would have
+    everyone = HostGroup.share((0, 1), existing=False).open()
+    numbers = torch.zeros(2)
+    numbers[rank] = rank + 1
+    dist.all_reduce(numbers, group=everyone)
+    own = dist.new_group([0], use_local_synchronization=True) if rank == 0 else None
+    assert (own is None) == (rank == 1), "the script's own groups are numbered as before"
+    return numbers.tolist()
+
+
+def test_a_group_that_the_script_makes_on_one_rank_holds_up_no_guard() -> None:
+    assert run_ranks(meet_after_a_group_of_one, 2) == [[1.0, 2.0], [1.0, 2.0]]

@@ -23,6 +23,7 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
+from torch.distributed import distributed_c10d
 from torch.nn.utils import clip_grad
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -683,6 +684,30 @@ def _store_needs_a_group(module: Any) -> None:
 )
 def _no_store(module: Any) -> None:
     assert module.default_store() is None
+
+
+def _numbered(module: Any) -> list[int]:
+    """The number of groups before, within and after a group of the guard's own."""
+    world = distributed_c10d._world
+    numbers = [world.group_count]
+    with module._numbered_apart():
+        numbers.append(world.group_count)
+    return [*numbers, world.group_count]
+
+
+def _own_groups_are_numbered_apart(module: Any) -> None:
+    before, within, after = _numbered(module)
+    assert before == after < within
+
+
+@case(
+    "torch.distributed.distributed_c10d._world",
+    "process_groups.rank_agreement",
+    present=_own_groups_are_numbered_apart,
+)
+def _own_groups_are_numbered_like_others(module: Any) -> None:
+    before, within, after = _numbered(module)
+    assert before == within == after
 
 
 def _negated(module: Any) -> None:

@@ -129,6 +129,7 @@ def command(
         return report_vanished_run(ended, target, form, settings, fail_on, notify)
     with spinner("loading torch", delay_s=0):
         from headway.guard.endings.failure import worker_signals_ignored
+        from headway.guard.endings.save_failure import LateSaves
         from headway.guard.script.guarded_run import run_guarded
         from headway.integrations.automatic import run_with_callbacks
     folder = _choose_folder(target, launcher) if out is None else absolute_run_dir(out)
@@ -137,6 +138,7 @@ def command(
         local = staging_folder(folder) if isinstance(folder, str) else folder
         agreed = join_supervisor(supervisor, local)
         folder = folder if isinstance(folder, str) else agreed
+    late = None if supervisor is None else LateSaves()
     steps = StepProgress() if progress and is_first_rank() else None
     with (
         lock_run_dir(folder),
@@ -154,6 +156,8 @@ def command(
     [done.report] = options.suppress_known([done.report], settings, write=write_baseline)
     with worker_signals_ignored():
         status = _report_outcome(done, folder, target, form, settings, fail_on, supervisor)
+    if late is not None and done.status == 0 and isinstance(folder, Path):
+        late.watch(folder, rank=torchrun_rank(), steps=done.steps)
     if supervisor is not None and form != "text":
         keep_stdout_clean()
     return 1 if status == 0 and require_guard and done.unreached is not None else status

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from headway.core.ending_facts import SURVIVED
 from headway.core.findings import Finding, Severity
 from headway.core.incident_events import (
     IncidentSummary,
@@ -176,6 +177,9 @@ def merge_faults(alike: Sequence[Finding]) -> Finding:
         seen = [value for item in alike for value in item.evidence.get(name) or ()]
         if seen:
             evidence[name] = list(dict.fromkeys(seen))[:MAX_STEPS]
+    last = max(alike, key=lambda finding: finding.order)
+    if evidence.get(SURVIVED) is True and last.evidence.get(SURVIVED) is not True:
+        del evidence[SURVIVED]
     return replace(
         speaker,
         step=first.step,
@@ -184,4 +188,5 @@ def merge_faults(alike: Sequence[Finding]) -> Finding:
         evidence=evidence,
         count=count,
         steps=tuple(steps[:MAX_STEPS]),
+        later_segment=last.segment if last.segment != first.segment else None,
     )

@@ -133,6 +133,8 @@ class Finding:
     """How often it occurred."""
     steps: tuple[int, ...] = ()
     """The first steps at which it occurred, if it did more than once."""
+    later_segment: int | None = None
+    """The segment of its last occurrence, where that is a later one."""
 
     def __str__(self) -> str:
         """On one line: `error HD101 nonfinite-loss at step 6, train.py:15: loss is NaN`."""
@@ -150,6 +152,11 @@ class Finding:
     def order(self) -> tuple[int, int]:
         """Position in the stream."""
         return (self.segment, self.seq)
+
+    @property
+    def last_segment(self) -> int:
+        """The segment of its last occurrence."""
+        return self.segment if self.later_segment is None else self.later_segment
 
     @property
     def occurred_at(self) -> tuple[int, ...]:

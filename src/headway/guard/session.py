@@ -225,6 +225,7 @@ class Session:
             in_body=self.machine.in_body,
             batch=[] if latest is None else self.machine.batch_history.describe(latest.batch),
             saves=self.saves,
+            asked=self.recovery.waiting_signal,
             host_inputs=inputs if torch.cuda.is_initialized() else None,
         )
 

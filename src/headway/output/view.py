@@ -212,8 +212,10 @@ def repeats_text(finding: Finding) -> str:
         return ""
     steps = [str(step) for step in finding.occurred_at]
     listed = ", ".join(steps[:SHOWN_STEPS])
+    last = finding.evidence.get("last_step")
+    if len(steps) == 1 and last == finding.occurred_at[0]:  # attempts that end alike
+        return f"{finding.count} times, at step {last}"
     if finding.count > min(len(steps), SHOWN_STEPS):
-        last = finding.evidence.get("last_step")
         listed += f", … {last}" if isinstance(last, int) else ", …"
     return f"{finding.count} times: steps {listed}"
 

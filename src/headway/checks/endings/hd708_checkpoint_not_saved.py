@@ -43,7 +43,8 @@ class CheckpointNotSaved(Check):
 
     ## How it is measured
     The guard sees every `torch.save`: the path of the last one that succeeded, and the exception of
-    one that did not. Exceptions that end the run are recognised by their frames.
+    one that did not; under `headway run` also at exit, in `atexit` callbacks. Exceptions that end
+    the run are recognised by their frames.
 
     ## False alarms
     A save that succeeds at the second try or elsewhere is not reported, and neither is a

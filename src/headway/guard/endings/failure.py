@@ -49,6 +49,8 @@ LINES_AROUND = 2
 STOPPING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 NOT_FAILURES = frozenset({"TrialPruned", "StepLimitReached", "GeneratorExit"})
 """Exceptions by which a script or a framework ends a run on purpose."""
+_STOPS = (StopIteration, StopAsyncIteration)
+"""Exceptions that no generator may raise: Python replaces them by a RuntimeError."""
 INTERRUPTIONS = {"SIGTERMException": signal.SIGTERM}
 """Exceptions of frameworks that stand for a signal."""
 
@@ -68,6 +70,10 @@ class FailureMoment:
     """What a run of the step on the host starts from; None where there is no other device."""
     saves: SaveWatch | None = None
     """The saves of the run."""
+    asked: int | None = None
+    """The signal that has asked the run to leave. Only the guard lets it reach the end of its step,
+    so that whatever is raised until then is no fault of the script's: a worker that got the same
+    signal has ended, another rank has left."""
 
     def step(self, phase: str) -> int:
         """The number of the step that was not completed, counted from 0."""
@@ -174,6 +180,8 @@ def _record(recorder: Recorder, failure: Failure) -> None:
     if ending.status != "finished" or type(error).__name__ in NOT_FAILURES:
         return
     number = find_signal(error)
+    if number is None and isinstance(error, Exception):
+        number = failure.moment.asked
     if number is not None:
         place = failure.place
         recorder.interrupted(
@@ -186,7 +194,8 @@ def _record(recorder: Recorder, failure: Failure) -> None:
     ending.exit = find_exit_status(error)
     if ending.exit == 0:
         return
-    if (cause := find_handled(error) or failed_part(error)) is not None:
+    cause = find_handled(error) or failed_part(error) or find_raised_part(error)
+    if cause is not None:
         error = cause
         failure = replace(failure, error=cause, stack=[*read_stack(cause), *failure.stack])
     ending.status = "failed"
@@ -249,6 +258,21 @@ def find_handled(error: BaseException) -> Exception | None:
     return before if isinstance(before, Exception) else None
 
 
+def find_raised_part(error: BaseException) -> BaseException | None:
+    """The first exception of a group that was raised at a line of the user's: a `TaskGroup`
+    raises the group itself in code of its own."""
+    parts = getattr(error, "exceptions", None)
+    if not isinstance(parts, tuple):
+        return None
+    for part in parts:
+        if not isinstance(part, BaseException):
+            return None
+        found = find_raised_part(part) or part
+        if found.__traceback__ is not None and find_user_location(read_stack(found)) is not None:
+            return found
+    return None
+
+
 def find_exit_status(error: BaseException) -> int:
     """The exit status of a script that this exception ends, as Python sets it."""
     if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
@@ -277,6 +301,9 @@ def read_stack(error: BaseException) -> list[Location]:
     """The frames of an exception, innermost first."""
     frames = traceback.extract_tb(error.__traceback__)
     stack = [Location(item.filename, item.lineno or 0, item.name) for item in reversed(frames)]
+    if isinstance(error, RuntimeError) and isinstance(error.__cause__, _STOPS):
+        # Raised where the generator is used; it ended at the line that raised StopIteration.
+        stack = [*read_stack(error.__cause__), *stack]
     stack = [*compiled_frames(error), *stack]
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         stack.insert(0, Location(error.filename, error.lineno, None))

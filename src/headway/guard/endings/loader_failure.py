@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
 from typing import Any
 
@@ -17,6 +18,9 @@ _WORKER_DIED = re.compile(
     r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\) "
     r"(?P<how>exited unexpectedly|is killed by signal: (?P<signal>[\w ]+)|exited)"
 )
+_SIGNALS = {signal.strsignal(item): item.name for item in signal.Signals}
+"""`Bus error`, as torch says, is SIGBUS."""
+_NUMBERS = frozenset(map(int, signal.Signals))
 _TIMED_OUT = re.compile(r"DataLoader timed out after (?P<seconds>[\d.]+) seconds")
 _SHARED_MEMORY = re.compile(
     r"shared memory|/dev/shm|/torch_\d|unable to mmap|Too many open files|No space left|Bus error"
@@ -30,9 +34,12 @@ RELOAD_SECONDS = 10.0
 def recognise_loader_failure(failure: Failure) -> Recognised | None:
     """The facts of a failed loader; None if the exception is none."""
     load = find_failed_load(failure.error)
+    text = str(failure.error)
+    if load is None and _WORKER_DIED.match(text):
+        # torch's handler of SIGCHLD raises this wherever the main thread happens to be.
+        load = FailedLoad()
     if load is None or isinstance(failure.error, StopIteration):  # it was only exhausted
         return None
-    text = str(failure.error)
     facts = failure.facts() | {"phase": "data", "batch": [], "how": "raised"}
     if raised := _WORKER_RAISED.match(text):
         facts |= _worker_facts(text, raised["kind"])
@@ -41,7 +48,9 @@ def recognise_loader_failure(failure: Failure) -> Recognised | None:
         facts["sample"] = int(noted["index"]) if noted else _find_sample(load, raised["kind"])
     elif died := _WORKER_DIED.search(text):
         facts["how"] = "died"
-        facts["worker_signal"] = died["signal"]
+        facts["worker_signal"] = _SIGNALS.get(died["signal"], died["signal"]) or next(
+            (signal.Signals(-code).name for code in load.exits if -code in _NUMBERS), None
+        )
         facts["pids"] = [int(pid) for pid in re.findall(r"\d+", died["pids"])]
     elif isinstance(failure.error, (ConnectionError, EOFError)):
         facts["how"] = "died"  # while it sent a batch

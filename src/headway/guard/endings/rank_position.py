@@ -35,6 +35,8 @@ _WAITS = (
     ("subprocess.py", "a subprocess"),
     ("multiprocessing/", "another process"),
     ("concurrent/futures/", FUTURE),
+    ("asyncio/streams.py", "the network"),
+    ("asyncio/", "another task"),
     ("queue.py", QUEUE),
     ("threading.py", LOCK),
     ("socket.py", "the network"),

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import pickle
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headway.core.ending_facts import SAVE_FAILED
+from headway.core.ending_facts import SAVE_FAILED, SURVIVED
 from headway.guard.endings.failure import Failure, FailureMoment, Recognised, read_stack
 from headway.guard.recorder import Recorder
+from headway.output.notices import logger
 from headway.rundir.heartbeat import SAVE, USER
+from headway.rundir.writer import append_events
 from headway.torch_adapters.saves import remove_save_listener, watch_saves
 
 _SAVING = re.compile(
@@ -131,6 +135,52 @@ class SaveWatch:
             failure = Failure(error, moment, None, read_stack(error))
             facts = _facts(failure) | {"path": path, "survived": True}
             self._recorder.event(failure.step, SAVE_FAILED, facts | _last_good(self.last_good))
+
+
+class LateSaves:
+    """Records a checkpoint that cannot be written after the end of the run was recorded.
+
+    Python calls the `atexit` callbacks of the script when `headway run` has printed its report.
+    Created before the script runs, so that its own callback comes after those.
+    """
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._folder: Path | None = None
+        self._rank = self._steps = 0
+        self._failed: list[tuple[BaseException, str | None]] = []
+        atexit.register(self._record)
+
+    def watch(self, folder: Path, *, rank: int, steps: int) -> None:
+        """The run in this folder has ended after these steps; the process goes on."""
+        self._folder, self._rank, self._steps = folder, rank, steps
+        watch_saves(self)
+
+    def save_begins(self, target: Any) -> None:
+        """Nothing: there is no heartbeat any more."""
+
+    def save_ended(self, target: Any, error: BaseException | None) -> None:
+        if error is None:  # elsewhere, or at the second try
+            self._failed.clear()
+        elif os.getpid() == self._pid and _is_write_error(error):
+            self._failed.append((error, _path_of(target)))
+
+    def _record(self) -> None:
+        remove_save_listener(self)
+        if self._folder is None or os.getpid() != self._pid:
+            return
+        moment = FailureMoment(steps=self._steps)
+        for error, path in self._failed:
+            facts = _facts(Failure(error, moment, None, read_stack(error)))
+            facts |= {"path": path or facts.get("path"), SURVIVED: True}
+            with suppress(OSError):
+                append_events(self._folder, self._rank, [(self._steps, SAVE_FAILED, facts)])
+            logger.warning(
+                "headway: HD708 checkpoint-not-saved: %s could not be saved after the end of the "
+                "run: %s",
+                path or "a checkpoint",
+                facts["reason"] or facts["error"],
+            )
 
 
 def recognise_save_failure(failure: Failure) -> Recognised | None:

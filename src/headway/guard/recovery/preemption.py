@@ -59,6 +59,15 @@ class PreemptionSignals:
         if self._before:
             self._stop()
 
+    @property
+    def unhandled(self) -> int | None:
+        """The signal received, where the script itself does nothing about it."""
+        if self.asked is None or callable(
+            _script_handler(self._before.get(self.asked), self.asked)
+        ):
+            return None
+        return self.asked
+
     def pass_on(self) -> Callable[..., Any] | None:
         """The handler that was installed before, if it is the user's own."""
         handler = self._before.get(self.asked or 0)
@@ -73,12 +82,17 @@ class PreemptionSignals:
         _call_earlier(self._before.get(number), number, frame)
 
 
+def _script_handler(handler: Any, number: int) -> Any:
+    """What is below the handlers of all guards."""
+    while callable(handler) and handler in _earlier:
+        handler = _earlier[handler].get(number)
+    return handler
+
+
 def _restore_in_child() -> None:
     for number in SIGNALS:
-        handler: Any = signal.getsignal(number)
-        found = handler
-        while callable(handler) and handler in _earlier:  # and those of earlier guards
-            handler = _earlier[handler].get(number)
+        found = signal.getsignal(number)
+        handler = _script_handler(found, number)
         if handler is not found and handler is not None:
             with suppress(ValueError):  # not the main thread
                 signal.signal(number, handler)

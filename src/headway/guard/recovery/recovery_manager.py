@@ -205,6 +205,11 @@ class RecoveryManager:
 
     # Leaving and resuming.
 
+    @property
+    def waiting_signal(self) -> int | None:
+        """The signal that ends the run at the end of the step; None where the script handles it."""
+        return None if self.preemption is None else self.preemption.unhandled
+
     def asked_to_leave(self) -> int | None:
         """The signal received here or on another rank; the same answer on every rank."""
         number = None if self.preemption is None else self.preemption.asked

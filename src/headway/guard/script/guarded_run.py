@@ -222,6 +222,10 @@ def run_guarded(
     launch.close(ended, unguarded)
     recorder = launch.recorder
     assert recorder is not None
+    status = 0 if ended is None else find_exit_status(ended)
+    number = recorder.ending.signal
+    if isinstance(ended, Exception) and number is not None:  # it would have ended the script before
+        error, status = None, 128 + number
     return GuardedRunResult(
         report=replace(
             Report.from_engine(recorder.engine, command="run"),
@@ -232,6 +236,6 @@ def run_guarded(
         steps=steps,
         actions=tuple(recorder.actions),
         error=error,
-        status=0 if ended is None else find_exit_status(ended),
+        status=status,
         unreached=unguarded,
     )

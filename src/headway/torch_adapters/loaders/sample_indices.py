@@ -209,6 +209,8 @@ class FailedLoad:
     """The sample itself; None if it was loaded in a worker, or is not known."""
     dataset: Any = None
     """The data set; None for one without indices."""
+    exits: Sequence[int] = ()
+    """The exit codes of the workers that torch has found dead: -7 for SIGBUS."""
 
 
 def find_failed_load(error: BaseException) -> FailedLoad | None:
@@ -217,6 +219,7 @@ def find_failed_load(error: BaseException) -> FailedLoad | None:
     indices: Sequence[Any] = ()
     index: Any = None
     dataset: Any = None
+    dead: Sequence[Any] = ()
     trace = error.__traceback__
     while trace is not None:
         frame, trace = trace.tb_frame, trace.tb_next
@@ -227,6 +230,7 @@ def find_failed_load(error: BaseException) -> FailedLoad | None:
         elif file.endswith("torch/utils/data/dataloader.py"):
             inside = inside or frame.f_code.co_name in _ITERATION
             dataset = getattr(owner, "_dataset", dataset)
+            dead = names.get("failed_workers", dead)
         elif file.endswith("torch/utils/data/_utils/fetch.py"):
             inside = True
             index = names.get("idx", index)
@@ -239,7 +243,8 @@ def find_failed_load(error: BaseException) -> FailedLoad | None:
     if not inside:
         return None
     mapped = hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset)
-    return FailedLoad(tuple(indices), index, dataset if mapped else None)
+    exits = tuple(code for item in dead if (code := getattr(item, "exitcode", None)) is not None)
+    return FailedLoad(tuple(indices), index, dataset if mapped else None, exits)
 
 
 def _describe_dataset(dataset: Any) -> str:

@@ -6,7 +6,8 @@ import hashlib
 import os
 import pickle
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from headway.errors import RankLost
 from headway.torch_adapters.patching import allow_device_sync
+from headway.torch_adapters.private_parts import private_part
 
 if TYPE_CHECKING:
     from headway.torch_adapters.process_groups.rank_group import RankGroup
@@ -85,11 +87,11 @@ class HostGroup:
     def open(self) -> ProcessGroup:
         """The process group. All ranks must come here together, the first time."""
         if self.group is None:
-            self.group = dist.new_group(
-                list(self._members),
-                backend="gloo",
-                use_local_synchronization=not _are_all_ranks(self._members),
-            )
+            everyone = _are_all_ranks(self._members)
+            with _numbered_apart() if everyone else nullcontext():
+                self.group = dist.new_group(
+                    list(self._members), backend="gloo", use_local_synchronization=not everyone
+                )
         return self.group
 
     def release(self) -> None:
@@ -104,6 +106,36 @@ class HostGroup:
         group, self.group = self.group, None
         if group is not None and _is_open(group):
             dist.destroy_process_group(group)
+
+
+_world: Any = private_part(
+    "torch.distributed.distributed_c10d._world",
+    None,
+    without="the ranks cannot agree on anything after the script made a group on some of them only",
+)
+_FIRST_NUMBER = 1_000_000
+_opened = 0
+"""Groups of all ranks that were opened here: as many on every rank."""
+
+
+@contextmanager
+def _numbered_apart() -> Iterator[None]:
+    """Within: the name of a new group does not depend on how many the script has made.
+
+    torch names a group by the number of those before it. A script that makes one on some ranks only
+    runs well; the next group of all ranks would wait for ever, because its name differs.
+    """
+    global _opened
+    _opened += 1
+    before = getattr(_world, "group_count", None)
+    if before is None:
+        yield
+        return
+    _world.group_count = _FIRST_NUMBER + _opened
+    try:
+        yield
+    finally:
+        _world.group_count = before
 
 
 def _are_all_ranks(members: tuple[int, ...]) -> bool:

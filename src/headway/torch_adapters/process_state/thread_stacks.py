@@ -16,6 +16,7 @@ from headway.torch_adapters.frames import (
     find_user_location,
     is_installed_file,
     is_internal_file,
+    is_user_frame,
     walk_callers,
 )
 from headway.torch_adapters.private_parts import private_part
@@ -91,7 +92,68 @@ def is_at_prompt(stack: ThreadStack) -> bool:
 
 
 def _locations(frame: FrameType) -> list[Location]:
-    return [describe_frame(item) for item in walk_callers(frame, MAX_FRAMES)]
+    waiting = [describe_frame(item) for item in _suspended_frames(frame)]
+    return [*waiting, *(describe_frame(item) for item in walk_callers(frame, MAX_FRAMES))]
+
+
+# A loop of asyncio that has nothing to run waits in a selector, far from the line at which the
+# user's coroutine waits: that one is suspended, and on no stack.
+
+_LOOP_FRAMES = 8
+"""Frames between the selector and the loop's `run_forever`."""
+_FRAME_OF = ("cr_frame", "gi_frame", "ag_frame")
+_AWAITED_OF = ("cr_await", "gi_yieldfrom", "ag_await")
+_WAITS_FOR_TASKS = frozenset({"wait", "_wait", "wait_for", "gather", "shield"})
+
+
+def _suspended_frames(frame: FrameType) -> list[FrameType]:
+    """The frames of the task that an idle loop waits for, innermost first; empty for others."""
+    for item in walk_callers(frame, _LOOP_FRAMES):
+        code = item.f_code
+        if not is_internal_file(code.co_filename) or code.co_name == "_run":
+            return []  # it runs a task or a callback now
+        if code.co_name == "run_forever":
+            return _waiting_task(item.f_locals.get("self"))
+    return []
+
+
+def _waiting_task(loop: Any) -> list[FrameType]:
+    """Of the tasks with code of the user's, the one that most likely holds up the others."""
+    asyncio = sys.modules.get("asyncio")
+    try:
+        tasks = [] if asyncio is None else list(asyncio.all_tasks(loop))
+    except (RuntimeError, TypeError, AttributeError):  # not a loop of asyncio's, or it changes now
+        return []
+    tasks.sort(key=lambda task: (len(task.get_name()), task.get_name()))
+    chains = [chain for task in tasks if any(map(is_user_frame, chain := _awaited(task)))]
+    return min(chains, key=_patience, default=[])
+
+
+def _awaited(task: Any) -> list[FrameType]:
+    """The frames of the coroutines that a task awaits, innermost first."""
+    found: list[FrameType] = []
+    item = task.get_coro()
+    while item is not None and len(found) < MAX_FRAMES:
+        frame = next((at for name in _FRAME_OF if (at := getattr(item, name, None))), None)
+        if frame is None:
+            break
+        found.insert(0, frame)
+        item = next((at for name in _AWAITED_OF if (at := getattr(item, name, None))), None)
+    return found
+
+
+def _patience(chain: Sequence[FrameType]) -> int:
+    """0: waits for an event, a queue, the network; 1: sleeps; 2: waits for other tasks."""
+    for frame in chain:
+        if is_user_frame(frame):
+            break
+        name, file = frame.f_code.co_name, frame.f_code.co_filename
+        in_tasks = file.endswith("tasks.py") and name in _WAITS_FOR_TASKS
+        if in_tasks or file.endswith("taskgroups.py"):
+            return 2
+        if name == "sleep":
+            return 1
+    return 2 if is_user_frame(chain[0]) else 0
 
 
 def is_library_frame(frame: Location) -> bool:
