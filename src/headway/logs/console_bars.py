@@ -35,7 +35,7 @@ def split_cells(line: str) -> list[str]:
 
 def table_header(line: str) -> list[str] | None:
     """The names in a head line: a counter first, and at least one metric. None for other lines."""
-    names = split_cells(line)
+    names = split_cells(line.lstrip("# "))
     if not 2 <= len(names) <= _MAX_COLUMNS or not all(_COLUMN_NAME.match(name) for name in names):
         return None
     if counter_kind(names[0]) == 99 or not any(weight_of(name) == 2 for name in names[1:]):

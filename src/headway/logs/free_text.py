@@ -32,8 +32,8 @@ _METRIC = re.compile(
     re.IGNORECASE,
 )
 _SIDE_METRIC = re.compile(
-    r"\blr|learning[_ ]?rate|mem|\brss|\bv?ram\b|reserved|scale|mfu|tok|\bdt\b|time|throughput"
-    r"|wd\b|mom",
+    r"\blr|learning[_ ]?rate|mem|\brss|\bv?ram\b|reserved|\balloc|scale|mfu|tok|\bdt\b|time"
+    r"|throughput|wd\b|mom",
     re.I,
 )
 _EVALUATION = re.compile(

@@ -21,7 +21,7 @@ ENDING_CLUES = (
     "dumped", "illed", "erminate", "bort", "egmentation", "us error", "angup", "Hung up",
     "nterrupt", "TERM_", "CANCELLED", "memory", "Out Of Memory", "vict", "oom", "reempt", "^C",
     "Fatal Python", "ssertion", "Xid", "fallen off", "free()", "malloc", "corrupt", "(failed",
-    "stopping", "ending", "Broken pipe",
+    "stopping", "ending", "Broken pipe", "CUDA ERROR", "CUDA error", "NCCL error", "cudaError",
 )  # fmt: skip
 
 _SIGNALS = {
@@ -57,7 +57,7 @@ _BY_NUMBER = re.compile(
 _STATUS = re.compile(
     r"\b(?:exit(?:s|ed)?|return(?:s|ed)?|finished|terminated|failed|died)\b.{0,60}?"
     r"\b(?:(?:exit|return)[- ]?)?(?:code|status)\s{0,3}[:=]?\s{0,3}(-?\d{1,10})\b"
-    r"|^\s*exitcode\s{0,4}:\s{0,4}(-?\d{1,10})\b|\(failed (\d{1,3})\)"
+    r"|\bexit[ _]?code\s{0,4}[:=]?\s{0,4}(-?\d{1,10})\b|\(failed (\d{1,3})\)"
     r"|^make\S{0,8}: \*\*\* .{0,200}\bError (\d{1,3})\b",
     re.IGNORECASE,
 )
@@ -82,7 +82,8 @@ _MEMORY_KILL = re.compile(
 _CRASHED = re.compile(
     r"^terminate called\b|: Assertion `.{1,400}[`'] failed\.?\s*$|^Fatal Python error: "
     r"|^(?:free|malloc|realloc|munmap_chunk)\(\): |^double free|\bGPU has fallen off the bus"
-    r"|\bNVRM: Xid\b"
+    r"|\bNVRM: Xid\b|^\W{0,2}(?:CUDA|NCCL|cuBLAS|cuDNN)(?: runtime| driver)? error\b(?! ?check)"
+    r"|^\W{0,2}cudaError[A-Z]\w{3,60}\b"
     r"|\b(?:nan|inf|non-?finite|invalid)\b.{0,40}\b(?:stopping|ending|aborting|exiting)\b",
     re.IGNORECASE,
 )
