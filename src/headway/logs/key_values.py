@@ -34,7 +34,7 @@ _BREAKS = re.compile(
     r"[|,;\t\n\[\]{}\"<>=:→•│┃]|(?<!\w)'|'(?!\w)|\s{2,}|\s[-–—]+\s|\)\s|^\)|(?<=\w{5})[.!]\s"
 )
 _CLOSES = re.compile(r"\)\s?[:=]\s*$")
-_CELL = re.compile(r"\|\s{1,8}([A-Za-z_][\w/ .()-]{0,60}?)\s*\|\s*$")
+_CELL = re.compile(r"\|\s{1,40}([A-Za-z_][\w/ .()-]{0,60}?)\s*\|\s*$")
 _NOISE = " \t*_-.#>~/\\!?"
 _FILLER = frozenset((
     "at", "in", "after", "with", "and", "the", "is", "was", "of", "for", "on", "to", "by",

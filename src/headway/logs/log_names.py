@@ -128,14 +128,8 @@ _LR = (
     "step_lr",
 )
 _LOSS_SCALE = (
-    "loss_scale",
-    "grad_scale",
-    "scale",
-    "amp_scale",
-    "scaler_scale",
-    "amp/scale",
-    "scaler/scale",
-)
+    "loss_scale", "grad_scale", "scale", "amp_scale", "scaler_scale", "amp/scale", "scaler/scale",
+)  # fmt: skip
 _STEP_TIME = (
     "step_time_s", "step_time", "iter_time", "time_per_step", "train_step_timing_in_s",
     "iteration_time", "sec/iter", "s/it", "time/step", "batch_time",
@@ -167,12 +161,7 @@ _DEVICE = (
     "gpu0_mem",
     "cuda_max_mem",
 )
-_SKIPPED = (
-    "number_of_skipped_iterations",
-    "skipped_iterations",
-    "skipped_steps",
-    "skipped",
-)
+_SKIPPED = ("number_of_skipped_iterations", "skipped_iterations", "skipped_steps", "skipped")
 _REWARD = (
     "reward",
     "rewards",
@@ -382,11 +371,24 @@ def map_names(
         parts = [raw for raw, name in chosen.items() if name.name.startswith("loss/")]
         if len(parts) == 1:
             chosen[parts[0]] = Named("loss")
+        elif not parts and (unknown := [raw for raw in raws if _says_loss(raw, chosen)]):
+            total = [raw for raw in unknown if _OF_ALL.search(_key(raw))]
+            if total or len(unknown) == 1:
+                chosen[(total or unknown)[0]] = Named("loss")
         elif not parts:
             objectives = {_plain(_key(raw)): raw for raw in raws if raw not in chosen}
             if least := next((objectives[one] for one in _OBJECTIVES if one in objectives), None):
                 chosen[least] = Named("loss")
     return chosen
+
+
+_OF_ALL = re.compile(r"(?<![a-z])(?:total|all|sum)(?![a-z])")
+
+
+def _says_loss(raw: str, chosen: Mapping[str, Named]) -> bool:
+    """Whether it is a loss under a name that is not known: `Gen Loss Total`, `ppo/loss/total`."""
+    key = _key(raw)
+    return "loss" in key and raw not in chosen and not _NO_PART.search(key.replace("total", ""))
 
 
 def _scaled(found: Named, plain: str, unit: str) -> Named:

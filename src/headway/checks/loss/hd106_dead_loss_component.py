@@ -24,7 +24,7 @@ EXACT_DIGITS = 6
 
 OPTIONAL = re.compile(
     r"aux|(^|_)(z|kl|kld|ent|entropy|mtp|moe|reg|lb|l1|l2|tv|adv|gan|disc)(_|$)|router|balanc"
-    r"|penalty|regular|decay|depth|normal|lpips|percep|distort|smooth"
+    r"|penalty|regular|decay|depth|normal|lpips|percep|distort|smooth|unsup|ptx"
 )
 """Components that frameworks log as 0 when they are switched off: information only in a log."""
 

@@ -255,6 +255,24 @@ DIALECTS = (
         evaluation=re.compile(r"^Test(?: \(EMA\))?: \[\s{0,8}\d{1,15}/\d{1,15}\](?=\s)"),
         first_epoch=0,
     ),
+    # Train loss 100 0.345678 Grad Norm 1.234567 2.10s/it
+    Dialect(
+        "tacotron",
+        "Tacotron 2 console log",
+        row=re.compile(r"^Train loss (?P<step>\d{1,15}) (?P<loss>[-+.\w]{1,40})(?=\s)"),
+        evaluation=re.compile(
+            r"^Validation loss\s{1,4}(?P<step>\d{1,15}):?\s{1,4}(?P<loss>[-+.\w]{1,40})(?=\s|$)"
+        ),
+    ),
+    #   3  120.10 ms run,  100.10 ms python,   20.00 ms CL,    2.30 loss, 0.001000 LR, 1.20 GB used
+    Dialect(
+        "tinygrad",
+        "tinygrad console log",
+        row=re.compile(
+            r"^\s{0,9}(?P<step>\d{1,15})\s{1,9}(?P<step_time_ms>[\d.]{1,20}) ms run, .{0,120}?"
+            r"\s(?P<loss>[-+.\w]{1,40}) loss, (?P<lr>[-.\de]{1,40}) LR.{0,200}$"
+        ),
+    ),
     # step:  1  loss: 12.2721  grad_norm: 1.2345  memory: 18.30GiB(19.27%)  …
     Dialect(
         "torchtitan",

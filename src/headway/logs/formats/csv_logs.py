@@ -77,9 +77,12 @@ def header_of(sample: Sample) -> tuple[list[str], list[list[str]], str]:
         return nothing
     lines = sample.lines[:_SAMPLE_LINES]
     names, rest, separator = _head(lines, sample.path)
-    if len(names) < 2 or len(names) > MAX_COLUMNS or any(_is_number(name) for name in names):
+    if not names or len(names) > MAX_COLUMNS or any(_is_number(name) for name in names):
         return nothing
-    if sum(bool(name) for name in names) < 2 or any(len(name) > 200 for name in names):
+    headed = len(rest) < len(lines)
+    if headed and (separator == " " or sum(bool(name) for name in names) < 2):
+        return nothing
+    if any(len(name) > 200 for name in names):
         return nothing
     rows = [_cells(line, separator) for line in rest]
     fitting = [row for row in rows if len(row) == len(names)]
@@ -100,10 +103,12 @@ def _head(lines: Sequence[str], path: Path) -> tuple[list[str], Sequence[str], s
         header = _names(lines[1], second)
         if len(header) > 1 and not any(map(_is_number, header)):  # the first line is a comment
             return header, lines[2:], second
-    if 2 <= len(names) <= 3 and all(map(_is_number, names)) and is_metric(path.stem):
-        # One metric per file, without a header: step, (time,) value.
+    if len(names) == 1:
+        names, separator = lines[0].split(), " "
+    if 1 <= len(names) <= 3 and all(map(_is_number, names)) and is_metric(path.stem):
+        # One metric per file, without a header: (step,) (time,) value.
         value = _OF_EXPORT.sub("", path.stem)
-        return (["step", value] if len(names) == 2 else ["step", "time", value]), lines, separator
+        return [*("step", "time")[: len(names) - 1], value], lines, separator
     return names, lines[1:], separator
 
 
@@ -267,6 +272,8 @@ def _names(line: str, separator: str) -> list[str]:
 
 
 def _cells(line: str, separator: str) -> list[str]:
+    if separator == " ":
+        return line.split()
     if '"' not in line:
         return [cell.strip() for cell in line.split(separator)]
     try:
@@ -286,8 +293,8 @@ _TAG = re.compile(r"tag-(.+)$")
 
 def recognise_csv(sample: Sample) -> float:
     """Fairly certain if there is a header with a step column, and numbers below it."""
-    names, rows, _ = header_of(sample)
-    counted = 0.7 if counting(names)[0] is not None else 0.3
+    names, rows, separator = header_of(sample)
+    counted = 0.7 if counting(names)[0] is not None and separator != " " else 0.3
     return counted if names and rows else 0.0
 
 
