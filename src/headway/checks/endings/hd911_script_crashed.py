@@ -60,7 +60,7 @@ class ScriptCrashed(Check):
             return
         facts = CrashFacts.of_event(record)
         odd = [item for item in facts.batch if item.unusual]
-        message = f"{facts.error or 'an unknown exception'}{say_phase(facts.phase)}"
+        message = f"{(facts.error or 'an unknown exception').rstrip('.')}{say_phase(facts.phase)}"
         if facts.sample is not None:
             message += f" (sample {facts.sample})"
         if odd:

@@ -94,7 +94,7 @@ def header_of(sample: Sample) -> tuple[list[str], list[list[str]], str]:
     return names, fitting, separator
 
 
-def _head(lines: Sequence[str], path: Path) -> tuple[list[str], Sequence[str], str]:
+def _head(lines: list[str], path: Path) -> tuple[list[str], list[str], str]:
     """(names, the lines after the header, separator)."""
     separator = max(SEPARATORS, key=lines[0].count)
     names = _names(lines[0], separator)
