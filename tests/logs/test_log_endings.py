@@ -127,6 +127,8 @@ def test_the_end_in_the_other_stream(tmp_path: Path) -> None:
     (tmp_path / "slurm-1.err").write_text("Segmentation fault (core dumped)\n")
     report = headway.diagnose(tmp_path)
     assert (report.verdict, report.causes[0].code) == ("failed", "HD913")
+    (tmp_path / "log.err").write_text("Segmentation fault (core dumped)\n")  # of neither
+    assert headway.diagnose(tmp_path).verdict == "failed"
 
 
 def test_a_store_and_a_console_that_count_differently(tmp_path: Path) -> None:

@@ -248,9 +248,9 @@ def group_by_run(found: FolderSurvey) -> list[RunLogs]:
 _STREAM = re.compile(r"\b(?:std)?(?:out|err)(?:or|put)?\b|\b[oe](?=\d)|\blog\b")
 
 
-def _both_streams(path: Path) -> Path:
-    """The path without the words that tell the two streams of a process apart."""
-    return path.with_name(_STREAM.sub("", path.name.lower()) or "-")
+def _both_streams(path: Path) -> tuple[Path, str]:
+    """Folder and name, without the words that tell the two streams of a process apart."""
+    return path.parent, _STREAM.sub("", path.name.lower())
 
 
 def _endings(found: FolderSurvey) -> Iterator[Log]:
