@@ -35,7 +35,8 @@ SYMPTOMS = (
         "recipes/does-not-learn.md",
         "loss does not fall, not go down, does not decrease, not learning, does not learn, stuck, "
         "plateau, flat loss, stalled, constant loss, no progress, loss not decreasing, "
-        "improvement, no improvement, not improve, loss is 0.693, 0.693, 2.303, random guess, chance level",
+        "improvement, no improvement, not improve, loss is 0.693, 0.693, 2.303, random guess, "
+        "chance level",
         ("HD105", "HD110", "HD401", "HD204", "HD404", "HD206", "HD306", "HD512"),
     ),
     Symptom(
