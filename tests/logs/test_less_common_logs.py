@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,13 @@ def test_validation_in_a_line_that_begins_with_the_epoch(tmp_path: Path) -> None
     ]
     path.write_text("\n".join(lines))
     assert {"loss", "eval/loss"} <= set(readers.read(path).table.series)
+
+
+def test_the_steps_of_an_epoch_in_every_row(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(f"epoch {n} | steps: 500 | loss: 0.{n}" for n in range(10, 90)))
+    steps = readers.read(path).table.steps
+    assert {later - step for step, later in pairwise(steps)} == {500}
 
 
 @pytest.mark.parametrize(
