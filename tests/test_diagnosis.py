@@ -74,6 +74,12 @@ def test_a_dead_part_explains_that_it_is_dominated_and_not_that_another_is() -> 
     assert outline(diagnose([dead, over_another])) == [("HD106", []), ("HD107", [])]
 
 
+def test_a_label_out_of_range_explains_what_is_raised_in_the_same_step() -> None:
+    label, crash, later = found("HD505", 40), found("HD911", 40), found("HD911", 44)
+    assert outline(diagnose([crash, label])) == [("HD505", ["HD911"])]
+    assert outline(diagnose([label, later])) == [("HD911", []), ("HD505", [])]
+
+
 def test_nothing_found_has_no_cause() -> None:
     assert diagnose([]) == []
 

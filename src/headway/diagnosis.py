@@ -29,6 +29,8 @@ STATE = ("HD301", "HD302", "HD408", "HD701")
 """Traces of a bad update in weights, buffers and moments; a skipped update leaves none."""
 RAISED_FOR = ("HD101", "HD201", "HD301", "HD302", "HD303", "HD313", "HD408", "HD501", "HD602")
 """A check of the script or of its framework may have raised because of these, some steps later."""
+SAME_STEP = {("HD505", "HD911"), ("HD505", "HD912")}
+"""A label out of range raises at once; what raises at another step has another cause."""
 SAME_PART = {("HD106", "HD107")}
 """A dead component explains that it is dominated, not that another one is."""
 
@@ -213,6 +215,8 @@ def _could_explain(cause: Finding, symptom: Finding) -> bool:
         return False
     if cause.severity < Severity.WARNING <= symptom.severity:
         return False  # information does not explain a broken run
+    if (cause.code, symptom.code) in SAME_STEP and cause.step != symptom.step:
+        return False
     if (cause.code, symptom.code) in SAME_PART:
         dominated = symptom.evidence.get("next")
         if dominated is not None and dominated != cause.subject:

@@ -224,6 +224,7 @@ def test_a_script_on_a_terminal(tmp_path: Path, command: list[str], shown: bool)
     assert status == 0, text
     seen = [int(step) for step in re.findall(r"headway: step (\d+)[, ]", text)]
     assert bool(seen) is shown, text
+    assert ("headway: running train.py" in text) is (command == ["check"])
     assert seen == sorted(seen)
     for step in range(12):
         line = rf"(?:\n|\x1b\[2K)my step {step} is over\r?\n"

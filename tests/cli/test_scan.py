@@ -29,6 +29,15 @@ def test_the_page_of_a_broken_run(invoke, broken):
     assert lines[-1] == f"Next: headway scan {broken} --last-good"
 
 
+def test_no_finding_has_the_position_of_a_file_as_step(invoke, tmp_path):
+    hf_run(tmp_path / "run", saves=(100, 200), last=240)
+    safetensors(tmp_path / "bad.safetensors", weights(7, bad=64))
+    result = invoke("scan", tmp_path, "--format", "json")
+    found = json.loads(result.stdout)["findings"]
+    assert {item["code"] for item in found} >= {"HD701", "HD301"}
+    assert [item["step"] for item in found] == [None] * len(found)
+
+
 def test_the_page_of_a_clean_file(invoke, tmp_path):
     path = safetensors(tmp_path / "model.safetensors", weights(0))
     result = invoke("scan", path)

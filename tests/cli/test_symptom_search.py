@@ -49,6 +49,14 @@ DOCS = Path(__file__).parents[2] / "docs"
         ("weights do not change", "", "HD306"),
         ("Expected all tensors to be on the same device", "", "HD901"),
         ("modified by an inplace operation", "", "HD907"),
+        ("my gpu is idle", "", "HD805"),
+        ("no improvement", "recipes/does-not-learn.md", "HD105"),
+        ("loss is 0.693", "recipes/does-not-learn.md", "HD105"),
+        ("loss jumps after resume", "recipes/resume.md", "HD407"),
+        ("checkpoint corrupt", "after.md", "HD702"),
+        ("is my checkpoint safe", "security.md", "HD703"),
+        ("loss is negative", "", "HD111"),
+        ("ddp ranks differ", "recipes/ranks.md", "HD601"),
     ],
 )
 def test_a_symptom_leads_to_its_page(asked: str, page: str, code: str) -> None:

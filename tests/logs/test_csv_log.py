@@ -113,3 +113,15 @@ def test_damage(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     survives(reader_named("csv"), original, folder, 300)
+
+
+@pytest.mark.parametrize("row", ["{v}", "{n} {v}", "{n},{v}", "{n},1741687200000,{v}"])
+def test_a_file_of_one_metric_needs_no_header(tmp_path: Path, row: str) -> None:
+    lines = [row.format(n=n, v=value) for n, value in enumerate(LOSSES)]
+    named, other = tmp_path / "train_loss.txt", tmp_path / "numbers.txt"
+    for path in (named, other):
+        path.write_text("\n".join(lines) + "\n")
+    found = readers.read(named).table.series["train_loss"].values
+    assert list(found) == pytest.approx(LOSSES, nan_ok=True)
+    with pytest.raises(UnreadableInput):
+        readers.read(other)

@@ -11,7 +11,7 @@ from support.store_files import DATA, column, reader_named, sound, survives
 
 from headway.core.signals import Signal
 from headway.logs import readers
-from headway.logs.formats import csv_logs
+from headway.logs.formats import framework_csv
 
 FILES = DATA / "lightning-csv"
 
@@ -31,7 +31,7 @@ def test_every_cell_is_there(name: str) -> None:
 
 
 def test_values_of_a_step_and_means_of_an_epoch_are_told_apart() -> None:
-    log = csv_logs.read_lightning_csv(FILES / "healthy.csv")
+    log = framework_csv.read_lightning_csv(FILES / "healthy.csv")
     assert log.signals["train_loss_step"] == Signal(every=2)
     assert log.signals["lr-AdamW"] == Signal(every=2)
     assert log.signals["train_loss_epoch"] == Signal(span=10, fold="mean", every=10)
@@ -39,7 +39,7 @@ def test_values_of_a_step_and_means_of_an_epoch_are_told_apart() -> None:
 
 
 def test_NaN_stays_NaN() -> None:
-    log = csv_logs.read_lightning_csv(FILES / "faulty.csv")
+    log = framework_csv.read_lightning_csv(FILES / "faulty.csv")
     first = min(step for step, loss in column(log, "train_loss_step").items() if math.isnan(loss))
     assert first == 23
 

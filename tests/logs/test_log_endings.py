@@ -60,6 +60,15 @@ def verdict_of(tmp_path: Path, lines: list[str]) -> tuple[str, list[str]]:
             ["HD911"],
         ),
         (["jaxlib.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory"], "failed", ["HD808"]),
+        (["ExitCode 1", "Command: python train.py"], "failed", ["HD911"]),
+        (["[CUDA ERROR] at file llmc/matmul.cuh:117:"], "failed", ["HD911"]),
+        (["ray.exceptions.RayTaskError(ValueError): train() (pid=123)"], "failed", ["HD911"]),
+        (["job 4711 died through signal KILL (9)"], "failed", ["HD913"]),
+        (["Job was evicted.", "(1) Abnormal termination (signal 9)"], "failed", ["HD913"]),
+        (["Essential container in task exited"], "failed", ["HD911"]),
+        (["Uncaught exception. Entering post mortem debugging"], "failed", ["HD911"]),
+        (["Instance was preempted."], "interrupted", ["HD915"]),
+        (["CUDA error checking is off", "Skipped: the job was not evicted"], "healthy", []),
         (["Process finished with exit code 0"], "healthy", []),
         (["ValError: 0.31", "exit status: see report"], "healthy", []),
         (["ConnectionError: retrying in 5 s"], "healthy", []),
@@ -104,6 +113,43 @@ def test_the_exit_code_in_wandb(tmp_path: Path, code: int | None, verdict: str) 
     assert report.verdict == verdict
     notes = " ".join(report.notes)
     assert ("records no end" in notes) == (code is None)
+
+
+def test_the_line_in_a_box_of_rich(tmp_path: Path) -> None:
+    box = [
+        "╭──────────── Traceback (most recent call last) ─────────────╮",
+        "│ /home/u/train.py:88 in main                                │",
+        "│ ❱ 88     loss = criterion(model(batch[0]), batch[1])       │",
+        "│ /venv/lib/python3.11/site-packages/torch/nn/f.py:9 in call │",
+        "╰────────────────────────────────────────────────────────────╯",
+        "IndexError: Target 10 is out of bounds.",
+    ]
+    (tmp_path / "train.log").write_text("\n".join([*ROWS, *box]), encoding="utf-8")
+    where = headway.diagnose(tmp_path / "train.log").causes[0].root.where
+    assert (where.file, where.line) == ("/home/u/train.py", 88)
+
+
+def test_the_end_in_the_other_stream(tmp_path: Path) -> None:
+    (tmp_path / "slurm-1.out").write_text("\n".join(ROWS))
+    (tmp_path / "slurm-2.err").write_text("Segmentation fault (core dumped)\n")
+    assert headway.diagnose(tmp_path).verdict == "healthy"
+    (tmp_path / "slurm-1.err").write_text("Segmentation fault (core dumped)\n")
+    report = headway.diagnose(tmp_path)
+    assert (report.verdict, report.causes[0].code) == ("failed", "HD913")
+    (tmp_path / "log.err").write_text("Segmentation fault (core dumped)\n")  # of neither
+    assert headway.diagnose(tmp_path).verdict == "failed"
+
+
+def test_a_store_and_a_console_that_count_differently(tmp_path: Path) -> None:
+    """The console counts from 1: its last row seems to come after the end of the store."""
+    loss = [3 - step / 50 for step in range(60)]
+    wandb(tmp_path / "run-a.wandb", {"loss": loss}, 1)
+    rows = [f"step {step + 1} loss {value}" for step, value in enumerate(loss)]
+    error = ["Traceback (most recent call last):", '  File "train.py", line 3', "KeyError: 'image'"]
+    (tmp_path / "output.log").write_text("\n".join([*rows, *error]))
+    report = headway.diagnose(tmp_path)
+    assert report.verdict == "failed"
+    assert "KeyError" in report.causes[0].message
 
 
 def test_a_packed_log_that_was_cut_off(tmp_path: Path) -> None:

@@ -188,6 +188,9 @@ def command(
         seed_all(0)  # as every fresh run does
     with lock_run_dir(out), redirect_script_output(form), overlay_from(overlay):
         with progress.line.among_output():
+            progress.line.show(
+                f"headway: running {target.module or target.file.name}", at_once=True
+            )
             done = run_check(
                 partial(run_with_callbacks, target.run),
                 settings=settings,

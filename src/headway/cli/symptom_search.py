@@ -34,7 +34,9 @@ SYMPTOMS = (
         "My loss does not go down",
         "recipes/does-not-learn.md",
         "loss does not fall, not go down, does not decrease, not learning, does not learn, stuck, "
-        "plateau, flat loss, stalled, constant loss, no progress, loss not decreasing",
+        "plateau, flat loss, stalled, constant loss, no progress, loss not decreasing, "
+        "improvement, no improvement, not improve, loss is 0.693, 0.693, 2.303, random guess, "
+        "chance level",
         ("HD105", "HD110", "HD401", "HD204", "HD404", "HD206", "HD306", "HD512"),
     ),
     Symptom(
@@ -142,7 +144,7 @@ SYMPTOMS = (
         "Training is slow",
         "",
         "slow, slower, training is slow, slows down, data loader slow, gpu utilization, "
-        "throughput, step time, bottleneck, speed",
+        "throughput, step time, bottleneck, speed, gpu is idle, idle gpu, gpu not used",
         ("HD805", "HD804", "HD806", "HD807"),
     ),
     Symptom(
@@ -174,8 +176,35 @@ SYMPTOMS = (
     Symptom(
         "A resume goes wrong",
         "recipes/resume.md",
-        "resume, checkpoint, restart, after loading, load state, corrupt checkpoint",
+        "resume, checkpoint, restart, after loading, load state, after resume, jumps after resume, "
+        "worse after resume",
         ("HD407", "HD701", "HD702", "HD706", "HD406"),
+    ),
+    Symptom(
+        "A checkpoint cannot be read",
+        "after.md",
+        "corrupt checkpoint, checkpoint is corrupt, corrupted, damaged, truncated, unreadable, "
+        "cannot load checkpoint, can't load checkpoint, failed finding central directory",
+        ("HD702", "HD701", "HD706"),
+    ),
+    Symptom(
+        "Is this checkpoint safe to load?",
+        "security.md",
+        "safe, unsafe, malicious, pickle, virus, weights only, checkpoint safe, untrusted",
+        ("HD703",),
+    ),
+    Symptom(
+        "The loss is negative",
+        "",
+        "negative, loss is negative, negative loss, loss below zero",
+        ("HD111",),
+    ),
+    Symptom(
+        "The ranks differ",
+        "recipes/ranks.md",
+        "ranks differ, ranks diverge, replicas differ, ranks out of sync, desync, desynchronised, "
+        "same data on every rank, same batches",
+        ("HD601", "HD603", "HD606", "HD605"),
     ),
     Symptom(
         "Gradient clipping",

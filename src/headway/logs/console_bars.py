@@ -34,29 +34,48 @@ def split_cells(line: str) -> list[str]:
 
 
 def table_header(line: str) -> list[str] | None:
-    """The names in a head line: a counter first, and at least one metric. None for other lines."""
+    """The names in a head line: a counter, and at least one metric. None for other lines."""
     names = split_cells(line)
+    if names[:2] == ["E", "#"]:  # spaCy
+        names[:2] = ["epoch", "step"]
+    elif names[:1] == ["#"] or line.startswith("#"):
+        names = split_cells(line.lstrip("# "))
     if not 2 <= len(names) <= _MAX_COLUMNS or not all(_COLUMN_NAME.match(name) for name in names):
         return None
-    if counter_kind(names[0]) == 99 or not any(weight_of(name) == 2 for name in names[1:]):
+    at = _counter_at(names)
+    if at is None or not any(weight_of(name) == 2 for name in names[:at] + names[at + 1 :]):
         return None
     return names
 
 
+def _counter_at(names: list[str]) -> int | None:
+    """The place of the column that counts steps, or else epochs: first, or a whole word."""
+    kinds = [(counter_kind(name), at) for at, name in enumerate(names)]
+    steps = min((item for item in kinds if 0 <= item[0] < 99), default=None)
+    epochs = next((item for item in kinds if item[0] == -1), None)
+    best = steps or epochs
+    return best[1] if best else None
+
+
 def row_numbers(line: str, names: list[str]) -> list[Pair] | None:
-    """The numbers of a row, without clock times and dashes. None for other lines."""
+    """The numbers of a row, the counter first, without clock times and dashes. None for other
+    lines."""
     found = split_cells(line)
     if len(found) != len(names):
         found = line.replace("|", " ").split()
-    if len(found) != len(names) or not _COLUMN_NUMBER.match(found[0]):
+    if len(found) == len(names) + 1 and found[0].isdigit():
+        found = found[1:]  # the index of a data frame
+    at = _counter_at(names)
+    if at is None or len(found) != len(names) or not _COLUMN_NUMBER.match(found[at]):
         return None
     if not all(_COLUMN_NUMBER.match(cell) or _COLUMN_CLOCK.match(cell) for cell in found):
         return None
-    return [
-        Pair(name, number(cell.rstrip("%")), None, True, cell, at)
-        for at, (name, cell) in enumerate(zip(names, found, strict=True))
+    numbers = [
+        Pair(name, number(cell.rstrip("%")), None, True, cell, place)
+        for place, (name, cell) in enumerate(zip(names, found, strict=True))
         if _COLUMN_NUMBER.match(cell)
     ]
+    return sorted(numbers, key=lambda pair: pair.at != at)
 
 
 def recognise_text_table(dialect: Dialect, sample: Sample) -> float:

@@ -84,6 +84,8 @@ _SIGNED_OFF = re.compile(
 )
 """The last words of a script that ended in good order."""
 _FRAME = re.compile(r'^\s*File "([^"]{1,400})", line (\d{1,7})(?:, in (\S{1,120}))?')
+_RICH_FRAME = re.compile(r"^\s*[│|] (\S.{0,400}?):(\d{1,7}) in (\S{1,120})\s*[│|]?\s*$")
+"""In the box of Rich: `│ /home/u/train.py:88 in main      │`"""
 _LIBRARY = re.compile(r"site-packages|dist-packages|[/\\]lib[/\\]python|<frozen|<string>")
 _RESUMED = re.compile(
     r"\b(?:resum(?:ing|ed)\b.{0,40}\b(?:from|at)\b|continuing training from (?:checkpoint|global)"
@@ -202,7 +204,9 @@ class ConsoleEventScanner:
         if _TRACEBACK.search(line):
             self.in_traceback = _MAX_TRACEBACK_LINES
             return True
-        if (frame := _FRAME.match(line)) and not _LIBRARY.search(frame[1]):
+        if (frame := _FRAME.match(line) or _RICH_FRAME.match(line)) and not _LIBRARY.search(
+            frame[1]
+        ):
             self._frame = {"file": frame[1], "line": int(frame[2]), "function": frame[3]}
         if line.startswith(("    ", "  File", "\t", "File ", "^", "~")):
             return True

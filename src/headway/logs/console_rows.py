@@ -31,6 +31,8 @@ _NOT_METRICS = frozenset(("eta", "v_num", "pid", "port", "cuda", "rank", "local_
 _NOT_METRICS |= frozenset(("gpu", "seed", "info", "debug"))
 _TRAINING_METRIC = re.compile(r"loss|norm", re.IGNORECASE)
 _MAGNITUDE = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+_COUNTERS = frozenset(("known", "step", "iter", "count", "json", "epoch", "of"))
+"""Groups of a line pattern that are counters."""
 _MATCHES_NOTHING = re.compile(r"(?!)")
 
 
@@ -53,7 +55,8 @@ class Dialect:
 
     The patterns have the groups `step`, `of` (the total) and `epoch` where the line has them. Two
     alternatives of a pattern cannot both have a group `step`: `known`, `iter`, `count` and `json`
-    are other names for it. A step called `known` counts over all epochs.
+    are other names for it. A step called `known` counts over all epochs. Any other group is a
+    number that the line gives without a name; the group has the name.
     """
 
     format: str
@@ -296,7 +299,13 @@ def _new_shape(dialect: Dialect, rows: ConsoleRows, plain: str, parts: list[str]
     if dialect.abbreviated:
         rows.units = {}  # a metric is `990` in one line and `1.2K` in the next
     rest = line[match.end() :]
-    found = [pair for pair in pairs(rest, rows.units) if pair.name not in dialect.drop]
+    before = len(split(line)) // 2 - len(split(rest)) // 2
+    unnamed = [
+        Pair(name, number(text), None, True, text, number_index(line, match.start(name)) - before)
+        for name, text in match.groupdict().items()
+        if text and name not in _COUNTERS
+    ]
+    found = [pair for pair in pairs(rest, rows.units) if pair.name not in dialect.drop] + unnamed
     values = rows.values(found, prefix)
     if not values or rows.other_rank(rank, values):
         return
@@ -311,8 +320,8 @@ def _new_shape(dialect: Dialect, rows: ConsoleRows, plain: str, parts: list[str]
         as_counter(match[step] if step else None, LARGEST),
         as_counter(match[total] if total else None, LARGEST),
     )
-    if len(rows) >= _DIGIT_ROWS and not label:
-        before = len(split(line)) // 2 - len(split(rest)) // 2
+    learnable = all(pair.at + before >= 0 for pair in unnamed)
+    if len(rows) >= _DIGIT_ROWS and not label and learnable:
         where = [
             number_index(line, match.start(name)) if name else NOWHERE
             for name in (epoch, step, total)

@@ -32,12 +32,13 @@ _METRIC = re.compile(
     re.IGNORECASE,
 )
 _SIDE_METRIC = re.compile(
-    r"\blr|learning[_ ]?rate|mem|\brss|\bv?ram\b|reserved|scale|mfu|tok|\bdt\b|time|throughput"
-    r"|wd\b|mom",
+    r"\blr|learning[_ ]?rate|mem|\brss|\bv?ram\b|reserved|\balloc|scale|mfu|tok|\bdt\b|time"
+    r"|throughput|wd\b|mom|^training's\b",
     re.I,
 )
 _EVALUATION = re.compile(
-    r"^\W{0,8}(?:val(?:id(?:ation)?)?|eval(?:uation)?|test(?:ing)?|dev)\b(?!\w)(?!/)", re.IGNORECASE
+    r"^\W{0,8}(?:epoch\s?\()?(?:val(?:id(?:ation)?)?|eval(?:uation)?|test(?:ing)?|dev)\b(?!\w)(?!/)",
+    re.IGNORECASE,
 )
 _GRADIENTS = re.compile(r"\[grad(?:ient)?s?\]", re.IGNORECASE)
 """Marks a line whose numbers are norms of gradients."""
@@ -274,6 +275,13 @@ def _sorted(
                 count, kind = value, own
                 total = ABSENT if pair.of is None else whole_count(pair.of, LARGEST)
                 at_count, at_total = pair.at, NOWHERE if pair.of is None else pair.at + 1
+    if count == ABSENT and best == 2:
+        # `Steps : 100, loss : 2.3`: beside a loss it is a counter, and no setting.
+        for pair in others:
+            value = whole_count(pair.value, LARGEST)
+            if value != ABSENT and 0 < counter_kind(pair.name, 1) < 99:
+                others.remove(pair)
+                return epoch, value, total, others, best, (at_epoch, pair.at, at_total)
     return epoch, count, total, others, best, (at_epoch, at_count, at_total)
 
 

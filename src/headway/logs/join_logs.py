@@ -158,6 +158,8 @@ class _Joined:
         self.facts: dict[str, Any] = dict(base.facts)
         self.notes = list(base.notes)
         self.forward = all(a[0] <= b[0] for a, b in pairwise(self.rows))
+        self.continued = False
+        """Whether a log that was added begins after the end of the base."""
 
     def add(self, log: Log) -> None:
         """Adds another log."""
@@ -185,11 +187,13 @@ class _Joined:
         if between:
             self.rows = sorted([*self.rows, *between.items()], key=lambda row: row[0])
         self.rows += tail
+        self.continued = self.continued or log.table.steps[0] > last
         described_here = _signals(log)
         for name in {*fresh, *(key for _, values in tail for key in values)}:
             self.signals.setdefault(name, described_here.get(name) or Signal())
-        # Events come from the base if it has any: counted twice they would be wrong.
-        if not self.base.events:
+        # Events come from the base if it has any: counted twice they would be wrong. An exit status
+        # alone has no cause; the console may print it.
+        if all("aside" in item.data for item in self.base.events):
             self.events += [(self._place(item, log), item) for item in log.events]
         for key, value in log.facts.items():
             self.facts.setdefault(key, value)
@@ -210,6 +214,13 @@ class _Joined:
         row = min(item.row, len(log.table.steps)) - 1
         return log.table.steps[row] if row >= 0 else -1
 
+    def _row(self, steps: list[int], step: int, item: LogEvent) -> int:
+        """The rows before an event. The end of the base stays the end, although the console may
+        count steps from 1 or print one more."""
+        if item.row >= len(self.base.table) and not self.continued and item in self.base.events:
+            return len(steps)
+        return bisect_right(steps, step) if self.forward else min(item.row, len(steps))
+
     def log(self) -> Log:
         """The joined log."""
         table = Table()
@@ -217,11 +228,7 @@ class _Joined:
             table.add(step, values)
         steps = [step for step, _ in self.rows]
         events = [
-            LogEvent(
-                bisect_right(steps, step) if self.forward else min(item.row, len(steps)),
-                item.kind,
-                item.data,
-            )
+            LogEvent(self._row(steps, step, item), item.kind, item.data)
             for step, item in self.events
         ]
         self.facts.pop("units", None)  # columns have our units now

@@ -24,13 +24,17 @@ _NUMBER = re.compile(
     r"(?:(?<=[\d.])[eE][-+]?\d{1,4})?)"
 )
 _UNIT = re.compile(r"\s?(%|[KMGT]i?B|[KMGTB]|ms|us|µs|s|it/s|s/it|ms/step|s/step|tok/s)(?![\w/])")
+_RATE = re.compile(r"\s?((?:tok(?:en)?s?|samples?|imgs?|images?)/s(?:ec)?)(?![\w/])", re.IGNORECASE)
+"""Units that name a number which has no other name: `| 52113 tok/s |`."""
 _UNIT_IN_NAME = re.compile(r"\s*[\[(](%|[KMGT]i?B|ms|us|s|sec|seconds|MB/s|s/it)[\])]?$")
 _WRAPPER = re.compile(
     r"(?:(?:np|numpy|torch|jnp)\.)?(?:float|int|bfloat|array|tensor|Array)\w{0,4}\($"
 )
-_BREAKS = re.compile(r"[|,;\t\n\[\]{}\"'<>=:→•│┃]|\s{2,}|\s[-–—]+\s|\)\s|^\)|(?<=\w{5})[.!]\s")
+_BREAKS = re.compile(
+    r"[|,;\t\n\[\]{}\"<>=:→•│┃]|(?<!\w)'|'(?!\w)|\s{2,}|\s[-–—]+\s|\)\s|^\)|(?<=\w{5})[.!]\s"
+)
 _CLOSES = re.compile(r"\)\s?[:=]\s*$")
-_CELL = re.compile(r"\|\s{1,8}([A-Za-z_][\w/ .()-]{0,60}?)\s*\|\s*$")
+_CELL = re.compile(r"\|\s{1,40}([A-Za-z_][\w/ .()-]{0,60}?)\s*\|\s*$")
 _NOISE = " \t*_-.#>~/\\!?"
 _FILLER = frozenset((
     "at", "in", "after", "with", "and", "the", "is", "was", "of", "for", "on", "to", "by",
@@ -111,6 +115,8 @@ def pairs(line: str, units: dict[str, str] | None = None) -> list[Pair]:
                 units.setdefault(gap.name, gap.unit_in_name)
         elif between != "/" and at + 2 < last and parts[at + 2].strip() == "/":
             found.append(Pair("", number(text), None, False, text, at // 2))
+        elif rate := _RATE.match(parts[at + 2]):
+            found.append(Pair(rate[1], number(text), None, False, text, at // 2))
         else:
             fresh = False
     if units is not None and fresh and parts[-1]:

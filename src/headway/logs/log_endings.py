@@ -21,7 +21,8 @@ ENDING_CLUES = (
     "dumped", "illed", "erminate", "bort", "egmentation", "us error", "angup", "Hung up",
     "nterrupt", "TERM_", "CANCELLED", "memory", "Out Of Memory", "vict", "oom", "reempt", "^C",
     "Fatal Python", "ssertion", "Xid", "fallen off", "free()", "malloc", "corrupt", "(failed",
-    "stopping", "ending", "Broken pipe",
+    "stopping", "ending", "Broken pipe", "CUDA ERROR", "CUDA error", "NCCL error", "cudaError",
+    "exception", "Essential",
 )  # fmt: skip
 
 _SIGNALS = {
@@ -52,12 +53,13 @@ _BY_NAME = re.compile(
 )
 _BY_NUMBER = re.compile(
     r"\b(?:(?:got|by|on|termination:?)\s)signal:?\s?(\d{1,2})\b"
+    r"|\b(?:signal [A-Z]{3,6} \(|termination \(signal )(\d{1,2})\)"
     r"|\bSignal (?!(?:2|15) )(\d{1,2}) \(SIG"  # torchrun stops the other workers with 2 or 15
 )
 _STATUS = re.compile(
     r"\b(?:exit(?:s|ed)?|return(?:s|ed)?|finished|terminated|failed|died)\b.{0,60}?"
     r"\b(?:(?:exit|return)[- ]?)?(?:code|status)\s{0,3}[:=]?\s{0,3}(-?\d{1,10})\b"
-    r"|^\s*exitcode\s{0,4}:\s{0,4}(-?\d{1,10})\b|\(failed (\d{1,3})\)"
+    r"|\bexit[ _]?code\s{0,4}[:=]?\s{0,4}(-?\d{1,10})\b|\(failed (\d{1,3})\)"
     r"|^make\S{0,8}: \*\*\* .{0,200}\bError (\d{1,3})\b",
     re.IGNORECASE,
 )
@@ -70,6 +72,8 @@ _BY_USER = re.compile(
 _BY_SCHEDULER = re.compile(
     r"job killed: (?:wall|cpu)|TERM_(?:RUNLIMIT|OWNER|ADMIN|PREEMPT|CPULIMIT)\b"
     r"|\b(?:spot|preempt\w{0,6})\b.{0,80}\b(?:interrupt|terminat|reclaim|evict|shut)"
+    r"|\b(?:instance|machine|node|vm|job|pod|task)\b.{0,40}\b(?:was|has been|is being) "
+    r"(?:preempted|evicted|reclaimed)\b"
     r"|\breceived SIGUSR[12]\b|^client_loop: send disconnect",
     re.IGNORECASE,
 )
@@ -82,12 +86,14 @@ _MEMORY_KILL = re.compile(
 _CRASHED = re.compile(
     r"^terminate called\b|: Assertion `.{1,400}[`'] failed\.?\s*$|^Fatal Python error: "
     r"|^(?:free|malloc|realloc|munmap_chunk)\(\): |^double free|\bGPU has fallen off the bus"
-    r"|\bNVRM: Xid\b"
+    r"|\bNVRM: Xid\b|^\W{0,2}(?:CUDA|NCCL|cuBLAS|cuDNN)(?: runtime| driver)? error\b(?! ?check)"
+    r"|^\W{0,2}cudaError[A-Z]\w{3,60}\b"
+    r"|\b(?:uncaught|unhandled) exception\b|^Essential container in task exited"
     r"|\b(?:nan|inf|non-?finite|invalid)\b.{0,40}\b(?:stopping|ending|aborting|exiting)\b",
     re.IGNORECASE,
 )
 _LONE_ERROR = re.compile(
-    r"^\s{0,2}(?:[A-Za-z_]\w{0,40}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception)"
+    r"^\s{0,2}(?:[A-Za-z_]\w{0,40}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception)(?:\(\w{1,60}\))?"
     r"(?::(?!\s{0,4}(?:[-+.]?\d|nan|inf))|\s*$)"  # `ValError: 0.31` is a metric
 )
 _CAUGHT = re.compile(r"\b(?:retry|skip|ignor|continu|recover|warn)", re.IGNORECASE)
@@ -129,7 +135,7 @@ def _signal_in(line: str) -> int | None:
     if named := _BY_NAME.search(line):
         return _NAMED[named["name"]]
     number = _BY_NUMBER.search(line)
-    return int(number[1] or number[2]) if number else None
+    return int(next(filter(None, number.groups()))) if number else None
 
 
 def _of_signal(number: int) -> LastWords:

@@ -14,9 +14,11 @@ from headway.errors import UnreadableInput
 from headway.logs import readers
 from headway.logs.formats import tensorboard
 from headway.logs.formats.experiment_stores import read_mlflow_run
-from headway.logs.join_logs import exactness, same_run
+from headway.logs.formats.json_logs import NUMBERED_NAME, read_numbered
+from headway.logs.join_logs import exactness, join_logs, same_run
+from headway.logs.log_file import sample
 from headway.logs.log_names import map_names
-from headway.logs.log_table import Log
+from headway.logs.log_table import Log, LogEvent
 
 # The contents of a folder. The walk is bounded in depth, entries and opened files; hidden folders,
 # virtual environments and links are skipped. A log is recognised by its first bytes; file names
@@ -79,6 +81,10 @@ class FolderSurvey:
     folder: Path
     logs: list[Path] = field(default_factory=list)
     """Files that a reader recognises, except event files."""
+    wordy: list[Path] = field(default_factory=list)
+    """Console logs without numbers."""
+    numbered: dict[Path, list[Path]] = field(default_factory=dict)
+    """JSON documents with the numbers of one epoch each, by the part before the number."""
     events: dict[Path, list[Path]] = field(default_factory=dict)
     """TensorBoard's event files, by folder."""
     runs: list[Path] = field(default_factory=list)
@@ -103,6 +109,10 @@ def survey_folder(folder: Path) -> FolderSurvey:
             try:
                 if readers.reader_for(path) is not None:
                     found.logs.append(path)
+                elif path.suffix.lower() in _CONSOLE:
+                    found.wordy.append(path)
+                elif name := NUMBERED_NAME.match(path.name):
+                    found.numbered.setdefault(path.with_name(name[1]), []).append(path)
             except UnreadableInput:
                 found.refused.append(path)
     return found
@@ -189,6 +199,14 @@ class RunLogs:
     """The folder of each log, without parts that do not name a run."""
     changed: float = 0.0
     """Modification time of its newest file."""
+    endings: list[LogEvent] = field(default_factory=list)
+    """What the other stream of a log says about the end: `slurm-1.err` beside `slurm-1.out`."""
+
+    def joined(self) -> Log:
+        """Its logs as one."""
+        log = join_logs(self.logs)
+        log.events += [LogEvent(len(log.table), item.kind, item.data) for item in self.endings]
+        return log
 
     @property
     def place(self) -> Path:
@@ -217,7 +235,33 @@ def group_by_run(found: FolderSurvey) -> list[RunLogs]:
         run.logs.append(log)
         run.homes.append(home)
         run.changed = max(run.changed, _changed(log.path))
+    for log in _endings(found):
+        name = _both_streams(log.path)
+        if not runs:
+            runs.append(RunLogs([log], [home_of(log.path, found.folder)], _changed(log.path)))
+        for run in runs:
+            if any(_both_streams(other.path) == name for other in run.logs if other is not log):
+                run.endings += log.events
     return sorted(runs, key=lambda item: (item.changed, natural_order(str(item.place))))
+
+
+_STREAM = re.compile(r"\b(?:std)?(?:out|err)(?:or|put)?\b|\b[oe](?=\d)|\blog\b")
+
+
+def _both_streams(path: Path) -> tuple[Path, str]:
+    """Folder and name, without the words that tell the two streams of a process apart."""
+    return path.parent, _STREAM.sub("", path.name.lower())
+
+
+def _endings(found: FolderSurvey) -> Iterator[Log]:
+    """The console logs without numbers that show that a run failed."""
+    for path in found.wordy[:MAX_LOGS]:
+        try:
+            log = readers.read_ending(sample(path))
+        except UnreadableInput:
+            continue
+        if log is not None:
+            yield log
 
 
 def home_of(path: Path, root: Path) -> Path:
@@ -262,6 +306,8 @@ def _logs(found: FolderSurvey) -> Iterable[Log]:
             yield log
     for folder in found.stores[:MAX_LOGS]:
         yield from _one(lambda folder: [read_mlflow_run(folder)], folder, found)
+    for _, files in sorted(found.numbered.items())[:MAX_LOGS]:
+        yield from _one(lambda files: [read_numbered(files)], files, found)
     for _, files in sorted(found.events.items())[:MAX_LOGS]:
         yield from _one(lambda files: [tensorboard.read_many(files)], files, found)
 

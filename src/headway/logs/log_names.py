@@ -62,6 +62,11 @@ _LOSS = (
     "cost",
     "mse",
 )
+_OBJECTIVES = (
+    "rmse", "logloss", "mlogloss", "binary_logloss", "multi_logloss", "l2", "l1", "mae", "rmsle",
+    "mape", "merror", "error",
+)  # fmt: skip
+"""What boosting libraries and regressions minimise: the loss of a log without any."""
 _GRAD_NORM = (
     "grad_norm",
     "gradient_norm",
@@ -123,43 +128,19 @@ _LR = (
     "step_lr",
 )
 _LOSS_SCALE = (
-    "loss_scale",
-    "grad_scale",
-    "scale",
-    "amp_scale",
-    "scaler_scale",
-    "amp/scale",
-    "scaler/scale",
-)
+    "loss_scale", "grad_scale", "scale", "amp_scale", "scaler_scale", "amp/scale", "scaler/scale",
+)  # fmt: skip
 _STEP_TIME = (
-    "step_time_s",
-    "step_time",
-    "iter_time",
-    "time_per_step",
-    "train_step_timing_in_s",
-    "iteration_time",
-    "sec/iter",
-    "s/it",
-    "time/step",
-    "batch_time",
-)
+    "step_time_s", "step_time", "iter_time", "time_per_step", "train_step_timing_in_s",
+    "iteration_time", "sec/iter", "s/it", "time/step", "batch_time",
+)  # fmt: skip
 _STEP_TIME_MS = (
-    "elapsed_time_per_iteration",
-    "elapsed_time_per_iteration_(ms)",
-    "step_time_ms",
-    "dt",
+    "elapsed_time_per_iteration", "elapsed_time_per_iteration_(ms)", "step_time_ms", "dt",
     "iter_time_ms",
-)
+)  # fmt: skip
 _HOST = (
-    "host_rss_bytes",
-    "rss",
-    "ram",
-    "host_memory",
-    "cpu_memory",
-    "cpu_mem",
-    "ram_usage",
-    "cpu_ram",
-)
+    "host_rss_bytes", "rss", "ram", "host_memory", "cpu_memory", "cpu_mem", "ram_usage", "cpu_ram",
+)  # fmt: skip
 _DEVICE = (
     "device_allocated_bytes",
     "memory",
@@ -180,12 +161,7 @@ _DEVICE = (
     "gpu0_mem",
     "cuda_max_mem",
 )
-_SKIPPED = (
-    "number_of_skipped_iterations",
-    "skipped_iterations",
-    "skipped_steps",
-    "skipped",
-)
+_SKIPPED = ("number_of_skipped_iterations", "skipped_iterations", "skipped_steps", "skipped")
 _REWARD = (
     "reward",
     "rewards",
@@ -253,6 +229,8 @@ _MEMORY_IS_MB = ("memory", "max_mem", "mem", "max_memory")
 _MEMORY_WORD = re.compile(
     r"(^|_)(v?ram|v?mem|memory|rss|uss|vms|hbm)(_|$)|memory|cuda_(?:mem|alloc|res)"
 )
+_ALLOCATED = re.compile(r"(^|_)(alloc|allocated|reserved|cached?|used|peak|active|resident)(_|$)")
+"""Words that say memory if the value has a unit of bytes: `alloc 4312MiB`."""
 _NO_MEMORY = re.compile(
     r"(^|_)(replay|buffer|bank|size|len|length|count|num|free|avail|available|total|capacity|limit|"
     r"bandwidth|bw|clock|temp|util|utilization|ratio|rate|loss|attention|attn|tokens?|slots?|keys?|"
@@ -275,9 +253,13 @@ _LONG_UNITS = {
 }
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
-_EVAL = re.compile(r"^(eval|val|valid|validation|test|dev|holdout)([/_ .\-]|$)")
+_EVAL = re.compile(
+    r"^(eval|val|valid|validation|test|dev|holdout)(?:_\d{1,2}'s_)?([/_ .\-]|$|(?<='s_))"
+)
 _TRAIN = re.compile(r"^(train|training|trainer|metrics|log|loss_metrics|losses|perf|system)[/.]")
-_TRAIN_LAST = re.compile(r"[/.](train|training)$")
+_TRAIN_LAST = re.compile(r"[/.](train|training)$|(?<=rmse|.mae|.mse)_(train|training|trn)$")
+_OF_BOOSTER = re.compile(rf"^(?:train|training|learn)(?:'s)?_(?=(?:{'|'.join(_OBJECTIVES)})$)")
+"""`train-rmse` (XGBoost), `training's l2` (LightGBM)."""
 _EVAL_LAST = re.compile(r"[/._](eval|val|valid|validation|test|dev|holdout)$")
 _IN_UNIT = re.compile(r"^(?P<plain>.+?)[_ ]?[(\[_](?P<unit>[kmgt]i?b|ms|s|us|min)[)\]]?$")
 """`RAM (GB)`, `gpu_mem_mb`, `step_time[ms]`"""
@@ -296,10 +278,19 @@ LAST_RESORT = 1000
 _TOKEN = re.compile(r"[\s\-]+")
 
 
+def _key(raw: str) -> str:
+    return _TOKEN.sub("_", raw.strip().lower())
+
+
+def _plain(key: str) -> str:
+    """The name without the words for training data."""
+    return _OF_BOOSTER.sub("", _TRAIN_LAST.sub("", _TRAIN.sub("", key)))
+
+
 def map_name(raw: str, unit: str = "") -> Named | None:
     """Our name for a column of a log; None if no check uses it."""
-    key = _TOKEN.sub("_", raw.strip().lower())
-    plain = _TRAIN_LAST.sub("", _TRAIN.sub("", key))
+    key = _key(raw)
+    plain = _plain(key)
     plain = plain.replace("_(pre_clip)", "/pre_clip").replace("_(post_clip)", "/post_clip")
     plain = plain.removesuffix("_(avg)")
     if _EVAL.match(key) or _EVAL.match(plain):
@@ -319,7 +310,8 @@ def map_name(raw: str, unit: str = "") -> Named | None:
         # In seconds it may be the time since the start; nobody prints that in milliseconds.
         milliseconds = plain != "time" or unit.strip().lower() == "ms"
         return Named("step_time_s", 1e-3, LAST_RESORT) if milliseconds else None
-    if (rate := _PER_SECOND.match(plain)) or plain in _RATE_LETTERS:
+    rate = _PER_SECOND.match(plain) or _PER_SECOND.match(unit if unit == "tok/s" else "")
+    if rate or plain in _RATE_LETTERS:
         kind = f"{rate.lastgroup}_per_s" if rate else _RATE_LETTERS[plain]
         return Named(kind)
     if found is None and re.match(r"lr[-_/](?!scale|mult|factor)", plain):
@@ -338,7 +330,8 @@ def _map_memory(raw: str, unit: str) -> Named | None:
     """The name of a memory column under any name in the script: `sys/vram_used_gib`."""
     spelled = _CAMEL.sub("_", raw.strip()).lower().replace("%", "_%_")
     words = re.sub(r"[^a-z0-9%]+", "_", spelled).strip("_")
-    if not _MEMORY_WORD.search(words) or _NO_MEMORY.search(words):
+    in_bytes = unit.strip().lower() in _UNITS and _ALLOCATED.search(words)
+    if not (in_bytes or _MEMORY_WORD.search(words)) or _NO_MEMORY.search(words):
         return None
     on_host = _ON_HOST.search(words) and not _ON_DEVICE.search(words)
     name = "host_rss_bytes" if on_host else "device_allocated_bytes"
@@ -361,7 +354,7 @@ def map_names(
     Each of our names is used once. `known` are names that the reader knows. If the only loss of a
     log is one component, it is the loss.
     """
-    known, units = known or {}, units or {}
+    raws, known, units = list(raws), known or {}, units or {}
     found: dict[str, Named] = {}
     for raw in raws:
         if raw in known:
@@ -378,7 +371,24 @@ def map_names(
         parts = [raw for raw, name in chosen.items() if name.name.startswith("loss/")]
         if len(parts) == 1:
             chosen[parts[0]] = Named("loss")
+        elif not parts and (unknown := [raw for raw in raws if _says_loss(raw, chosen)]):
+            total = [raw for raw in unknown if _OF_ALL.search(_key(raw))]
+            if total or len(unknown) == 1:
+                chosen[(total or unknown)[0]] = Named("loss")
+        elif not parts:
+            objectives = {_plain(_key(raw)): raw for raw in raws if raw not in chosen}
+            if least := next((objectives[one] for one in _OBJECTIVES if one in objectives), None):
+                chosen[least] = Named("loss")
     return chosen
+
+
+_OF_ALL = re.compile(r"(?<![a-z])(?:total|all|sum)(?![a-z])")
+
+
+def _says_loss(raw: str, chosen: Mapping[str, Named]) -> bool:
+    """Whether it is a loss under a name that is not known: `Gen Loss Total`, `ppo/loss/total`."""
+    key = _key(raw)
+    return "loss" in key and raw not in chosen and not _NO_PART.search(key.replace("total", ""))
 
 
 def _scaled(found: Named, plain: str, unit: str) -> Named:

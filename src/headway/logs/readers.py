@@ -85,7 +85,7 @@ def read_runs(path: Path, *, newest: bool = False) -> list[Log]:
         raise UnreadableInput(f"{path} is empty")
     reader = _most_certain(first)
     if reader is None:
-        if (ending := _read_ending(first)) is not None:
+        if (ending := read_ending(first)) is not None:
             return [ending]
         raise UnreadableInput(f"the format of {path} is not supported. {SUPPORTED}")
     read_each = None if newest else getattr(reader, "read_each", None)
@@ -96,7 +96,7 @@ def read_runs(path: Path, *, newest: bool = False) -> list[Log]:
     return logs
 
 
-def _read_ending(first: Sample) -> Log | None:
+def read_ending(first: Sample) -> Log | None:
     """A console log without numbers whose end shows that the run failed."""
     name = first.path.name.lower().removesuffix(".gz")
     if not first.is_text or not name.endswith(CONSOLE_SUFFIXES):

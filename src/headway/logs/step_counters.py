@@ -179,6 +179,8 @@ def _before(
 
 def _longest(epoch: NDArray[np.int64], own: NDArray[np.int64]) -> int:
     """Steps per epoch without a printed total: the largest counter of any epoch."""
+    if (own == own[0]).all() and own[0] > 0:
+        return int(own[0])  # one row per epoch, with the number of its last step
     inner = np.diff(own)[np.diff(epoch) == 0]
     stride = int(np.median(inner[inner > 0])) if (inner > 0).any() else 1
     start = int(own.min())

@@ -88,7 +88,6 @@ def records_of(place: Path) -> Iterator[Record]:
     if _is_own(place):
         return run_reader.RunDir(place).records()
     from headway.logs import readers
-    from headway.logs.join_logs import join_logs
     from headway.logs.log_folders import group_by_run, survey_folder
     from headway.logs.log_stream import LogStream
 
@@ -100,7 +99,7 @@ def records_of(place: Path) -> Iterator[Record]:
     runs = group_by_run(found)
     if not runs:
         raise UnreadableInput(_nothing(place, found.refused))
-    return LogStream(join_logs(runs[-1].logs)).records()
+    return LogStream(runs[-1].joined()).records()
 
 
 def _newest(runs: Sequence[Path]) -> Path:
@@ -278,7 +277,6 @@ def _worst_own(root: Path, runs: Sequence[Path], settings: Settings) -> Report:
 def _worst_run(
     root: Path, runs: Sequence[RunLogs], checkpoints: Sequence[Path], settings: Settings
 ) -> Report:
-    from headway.logs.join_logs import join_logs
     from headway.logs.log_stream import LogStream
 
     if len(runs) == 1:
@@ -295,7 +293,7 @@ def _worst_run(
     if checkpoints:
         report = _run_report(root, runs, run, checkpoints, settings)
     notes = [count_note(len(runs), len(kept), lines[worst].name), *report.notes]
-    log = join_logs(run.logs)
+    log = run.joined()
     return replace(
         report,
         notes=notes,
@@ -311,11 +309,10 @@ def _run_report(
     checkpoints: Sequence[Path],
     settings: Settings,
 ) -> Report:
-    from headway.logs.join_logs import join_logs
     from headway.postmortem.last_good import CheckpointSearch, with_rollback_advice
     from headway.postmortem.run_settings import settings_in
 
-    log = join_logs(run.logs)
+    log = run.joined()
     own = _checkpoints_of_run(checkpoints, runs, run, root)
     beside = [run.place, *run.homes]
     for item in run.logs:

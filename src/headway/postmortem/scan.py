@@ -231,9 +231,10 @@ def without_steps(report: Report, scanned: ScanNotes) -> Report:
     unknown = {item.path for item in scanned.checkpoints if item.step is None}
     alone = len(unknown) == len(scanned.checkpoints)
     changed: dict[int, Finding] = {}
+    at = {item.step for item in report.findings if item.evidence.get("path") in unknown}
     for finding in report.findings:
         path = finding.evidence.get("path")
-        if alone or path in unknown:
+        if alone or path in unknown or (path is None and finding.step in at):
             evidence = {key: v for key, v in finding.evidence.items() if key != "last_step"}
             changed[id(finding)] = replace(finding, step=None, evidence=evidence)
 

@@ -46,7 +46,7 @@ class LabelOutOfRange(Check):
     severity = Severity.ERROR
     summary = "class indices outside the range of the head, or a wrong dtype"
     needs = Needs(kinds=(SetupRecord,), topics=("loss-call", "label-index"))
-    explains = ()
+    explains = ("HD911", "HD912")
     once = "segment"
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:

@@ -14,6 +14,11 @@ HELD_SHARE = 0.3
 """Share of the memory that stays allocated after the step, above which it is called growth."""
 OTHERS_SHARE = 0.05
 """Share of the device's memory above which other processes are named."""
+NOTHING_KNOWN = (
+    "Use a smaller batch with gradient accumulation, bf16 autocast or activation checkpointing; "
+    "`nvidia-smi` shows whether another process holds the memory."
+)
+"""The advice of a log, which has only the message."""
 
 
 class DeviceOutOfMemory(Check):
@@ -65,7 +70,7 @@ class DeviceOutOfMemory(Check):
             subject=f"{facts.place.file}:{facts.place.line} {facts.action}",
             where=facts.where(record.rank),
             severity=Severity.WARNING if facts.survived else None,
-            remedies=remedies_of(facts, record),
+            remedies=remedies_of(facts, record) or [NOTHING_KNOWN],
             **_evidence(facts),
         )
 

@@ -60,16 +60,17 @@ class ScriptCrashed(Check):
             return
         facts = CrashFacts.of_event(record)
         odd = [item for item in facts.batch if item.unusual]
-        message = f"{facts.error or 'an unknown exception'}{say_phase(facts.phase)}"
+        message = say_phase(facts.phase)
         if facts.sample is not None:
             message += f" (sample {facts.sample})"
         if odd:
             message += f". {odd[0].name} {odd[0].unusual}"
         elif facts.tensors and facts.error_type in ABOUT_TENSORS:
             message += f". Here {' and '.join(map(shape_text, facts.tensors[:SHOWN_TENSORS]))}"
+        error = facts.error or "an unknown exception"
         yield self.find(
             record,
-            message,
+            error.rstrip(".") + message if message else error,
             subject=f"{facts.error_type} {facts.thread or ''}",
             where=facts.where(record.rank),
             severity=Severity.WARNING if facts.survived else None,

@@ -25,6 +25,9 @@ MAY_BEGIN = 100
 TIGHT = 0.005
 """In a log: losses whose spread is below this share of their level have not moved at all."""
 
+KEPT = 300
+"""First and last losses that are compared, at most: a long noisy log needs many."""
+
 
 class LossStalled(Check):
     """The loss has not moved from its start although updates are applied.
@@ -40,9 +43,9 @@ class LossStalled(Check):
     ## How it is measured
     After at least 100 steps if the loss equals that of a random guess (ln C for C classes) and each
     sample has been seen before, so that the model could at least memorise them; otherwise after
-    500. The last quarter must be within 1 % of the first one and within its noise, and the noise
-    must be small enough that 2 % of progress would be visible. If the size of the updates is known,
-    they must have moved the weights by a twentieth of their norm in total.
+    500. The last quarter (in a log: third) must be within 1 % of the first one and within its
+    noise, and the noise must be small enough that 2 % of progress would be visible. If the size of
+    the updates is known, they must have moved the weights by a twentieth of their norm in total.
 
     ## False alarms
     The loss must be flat from the start: a plateau after progress (label smoothing, a finished run)
@@ -91,7 +94,7 @@ class LossStalled(Check):
         """Restart the count: the learning rate rose, or the run was resumed."""
         self.onset: Moment | None = None
         self.first: list[float] = []
-        self.recent = Window(100)
+        self.recent = Window(KEPT)
         self.count = 0
         self.zeros = 0
         self.rate: float | None = None
@@ -142,7 +145,7 @@ class LossStalled(Check):
             self.onset = moment_of(record)
         self.count += 1
         self.zeros += loss == 0
-        if len(self.first) < 50:
+        if len(self.first) < KEPT:
             self.first.append(loss)
         self.recent.push(loss)
         passes = record.values.get("data_passes", 0.0)
@@ -163,7 +166,7 @@ class LossStalled(Check):
                 return
         if self.count < 20 or self.onset is None or not steps >= self.limits.guess_steps:
             return
-        size = min(max(self.count // 4, 5), 50)
+        size = min(max(self.count // 3, 5), KEPT) if rows else min(max(self.count // 4, 5), 50)
         first, last = self.first[:size], self.recent.values[-size:]
         start, level = mean(first), mean(last)
         noise = math.hypot(_error(first), _error(last))

@@ -23,7 +23,8 @@ EXACT_DIGITS = 6
 """With fewer digits, a value that changes slowly looks constant."""
 
 OPTIONAL = re.compile(
-    r"aux|(^|_)(z|kl|kld|ent|entropy|mtp|moe|reg|lb|l1|l2)(_|$)|router|balanc|penalty|regular|decay"
+    r"aux|(^|_)(z|kl|kld|ent|entropy|mtp|moe|reg|lb|l1|l2|tv|adv|gan|disc)(_|$)|router|balanc"
+    r"|penalty|regular|decay|depth|normal|lpips|percep|distort|smooth|unsup|ptx"
 )
 """Components that frameworks log as 0 when they are switched off: information only in a log."""
 

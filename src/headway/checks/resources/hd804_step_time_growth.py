@@ -40,7 +40,7 @@ class StepTimeGrowth(Check):
     of 8 steps differ much: then the work varies from step to step. A throughput is growth if the
     time per token grows like that, or if the throughput itself falls at a constant rate. Tokens or
     samples per second that fall to 55 % or less between two steady levels, and stay there for the
-    last quarter of the log or longer, are reported, too.
+    last quarter of the log or longer, are reported, too; if they fall bit by bit, 25 %.
 
     ## False alarms
     Noise, single slow steps, a slower machine from some step on, and a longer sequence length from
@@ -176,25 +176,27 @@ def _drop(growth: SegmentGrowth) -> tuple[tuple[float, float], float] | None:
     paces = [pace for _, pace in points]
     if len(paces) < 4 * LEVEL:
         return None
-    cut = max(
-        range(LEVEL, len(paces) - max(LEVEL, len(paces) // 4) + 1),
-        key=lambda at: median(paces[at : at + LEVEL]) / median(paces[at - LEVEL : at]),
-    )
-    before, after = paces[: cut - LEVEL // 2], paces[cut + LEVEL // 2 :]
-    fast, slow = median(before), median(after)
-    steady = max(before) <= fast * UNEVEN and min(after) >= slow / UNEVEN
-    if slow < SLOWER * fast or not steady or min(before) < fast / UNEVEN:
+    quarter = max(LEVEL, len(paces) // 4)
+    fast, slow = median(paces[:LEVEL]), median(paces[-quarter:])
+    # The fast level lasts until `left`, the slow one begins at `settled`.
+    left = next((at for at, pace in enumerate(paces) if pace > fast * UNEVEN), 0)
+    settled = len(paces)
+    while settled and paces[settled - 1] >= slow / UNEVEN:
+        settled -= 1
+    fast = median(paces[:left] or paces)
+    steady = min(paces) >= fast / UNEVEN and len(paces) - settled >= quarter
+    enough = SLOWER if settled - left <= LEVEL else GRADUAL
+    if left < LEVEL or not steady or slow < enough * fast or max(paces[:left]) > fast * UNEVEN:
         return None
     middle = math.sqrt(fast * slow)
-    near = range(cut - LEVEL // 2, cut + LEVEL // 2 + 1)
-    onset = next((at for at in near if paces[at] > middle), cut)
+    onset = next(at for at in range(left, len(paces)) if paces[at] > middle)
     return (points[onset][0], slow), fast
 
 
 DROPS = ("tokens_per_s", "samples_per_s")
-LEVEL, SLOWER, UNEVEN = 6, 1.8, 1.2
-"""Points at either side of a drop; the factor on the time per token or sample; the largest factor
-between two points of one level."""
+LEVEL, SLOWER, GRADUAL, UNEVEN = 6, 1.8, 4.0, 1.2
+"""Points at either side of a drop; the factor on the time per token or sample, of a drop at once
+and of one in many small steps; the largest factor between two points of one level."""
 DROPPED = (
     "Compare the machine at this step with before: another job on the same GPU or disk, a clock "
     "limited by heat or power, one slow rank, a data set read from a slower place."

@@ -51,6 +51,25 @@ def _losses_without_skipped_steps(log: Log) -> None:
 
 
 DIALECTS = (
+    # 0:	learn: 0.6931	test: 0.6932	best: 0.6932 (0)	total: 12ms	remaining: 2.1s
+    Dialect(
+        "catboost",
+        "CatBoost console log",
+        row=re.compile(
+            r"^(?P<step>\d{1,15}):\s{1,4}learn: (?P<loss>[-+.\w]{1,40})"
+            r"(?:\s{1,4}test: (?P<val_loss>[-+.\w]{1,40}))?(?=\s).{0,200}$"
+        ),
+    ),
+    #  100: 12.345678, 13.456789 avg loss, 0.001000 rate, 3.211312 seconds, 6400 images, …
+    # The first number is the loss of the batch.
+    Dialect(
+        "darknet",
+        "Darknet console log",
+        row=re.compile(
+            r"^\s{0,4}(?P<step>\d{1,15}): (?P<loss>[-+.\w]{1,40}), (?P<loss_ema>[-+.\w]{1,40}) avg"
+            r"(?: loss)?, (?P<lr>[-.\de]{1,40}) rate, (?P<step_time>[\d.]{1,40}) seconds,.{0,200}$"
+        ),
+    ),
     # step=10, skipped=2, lr=[0.001], mom=[(0.9, 0.999)]
     # These lines have no loss, so all other lines are read as free text.
     Dialect(
@@ -235,6 +254,24 @@ DIALECTS = (
         ),
         evaluation=re.compile(r"^Test(?: \(EMA\))?: \[\s{0,8}\d{1,15}/\d{1,15}\](?=\s)"),
         first_epoch=0,
+    ),
+    # Train loss 100 0.345678 Grad Norm 1.234567 2.10s/it
+    Dialect(
+        "tacotron",
+        "Tacotron 2 console log",
+        row=re.compile(r"^Train loss (?P<step>\d{1,15}) (?P<loss>[-+.\w]{1,40})(?=\s)"),
+        evaluation=re.compile(
+            r"^Validation loss\s{1,4}(?P<step>\d{1,15}):?\s{1,4}(?P<loss>[-+.\w]{1,40})(?=\s|$)"
+        ),
+    ),
+    #   3  120.10 ms run,  100.10 ms python,   20.00 ms CL,    2.30 loss, 0.001000 LR, 1.20 GB used
+    Dialect(
+        "tinygrad",
+        "tinygrad console log",
+        row=re.compile(
+            r"^\s{0,9}(?P<step>\d{1,15})\s{1,9}(?P<step_time_ms>[\d.]{1,20}) ms run, .{0,120}?"
+            r"\s(?P<loss>[-+.\w]{1,40}) loss, (?P<lr>[-.\de]{1,40}) LR.{0,200}$"
+        ),
     ),
     # step:  1  loss: 12.2721  grad_norm: 1.2345  memory: 18.30GiB(19.27%)  …
     Dialect(

@@ -1,4 +1,4 @@
-"""CSV logs: any file with a header, Lightning's `metrics.csv`, Ultralytics' `results.csv`."""
+"""CSV logs: any file of columns. `framework_csv.py` has the files of Lightning and Ultralytics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.core.signals import Signal
 from headway.errors import UnreadableInput
 from headway.logs.console_events import TAIL, events_after_rows
 from headway.logs.log_file import Sample, line_blocks, sample
@@ -24,10 +23,10 @@ from headway.logs.row_fields import (
     SPLIT_NAMES,
     as_held_out,
     counting,
+    is_metric,
     long_form,
     plain,
     says_held_out,
-    typical_gap,
     unroll,
     whole,
 )
@@ -76,12 +75,14 @@ def header_of(sample: Sample) -> tuple[list[str], list[list[str]], str]:
     nothing: tuple[list[str], list[list[str]], str] = ([], [], "")
     if not sample.is_text or len(sample.lines) < 1:
         return nothing
-    first, *rest = sample.lines[:_SAMPLE_LINES]
-    separator = max(SEPARATORS, key=first.count)
-    names = _names(first, separator)
-    if len(names) < 2 or len(names) > MAX_COLUMNS or any(_is_number(name) for name in names):
+    lines = sample.lines[:_SAMPLE_LINES]
+    names, rest, separator = _head(lines, sample.path)
+    if not names or len(names) > MAX_COLUMNS or any(_is_number(name) for name in names):
         return nothing
-    if sum(bool(name) for name in names) < 2 or any(len(name) > 200 for name in names):
+    headed = len(rest) < len(lines)
+    if headed and (separator == " " or sum(bool(name) for name in names) < 2):
+        return nothing
+    if any(len(name) > 200 for name in names):
         return nothing
     rows = [_cells(line, separator) for line in rest]
     fitting = [row for row in rows if len(row) == len(names)]
@@ -91,6 +92,24 @@ def header_of(sample: Sample) -> tuple[list[str], list[list[str]], str]:
     if fitting and 3 * sum(map(_is_number, filled)) < len(filled):
         return nothing
     return names, fitting, separator
+
+
+def _head(lines: list[str], path: Path) -> tuple[list[str], list[str], str]:
+    """(names, the lines after the header, separator)."""
+    separator = max(SEPARATORS, key=lines[0].count)
+    names = _names(lines[0], separator)
+    if lines[0].startswith("#") and len(lines) > 1:
+        second = max(SEPARATORS, key=lines[1].count)
+        header = _names(lines[1], second)
+        if len(header) > 1 and not any(map(_is_number, header)):  # the first line is a comment
+            return header, lines[2:], second
+    if len(names) == 1:
+        names, separator = lines[0].split(), " "
+    if 1 <= len(names) <= 3 and all(map(_is_number, names)) and is_metric(path.stem):
+        # One metric per file, without a header: (step,) (time,) value.
+        value = _OF_EXPORT.sub("", path.stem)
+        return [*("step", "time")[: len(names) - 1], value], lines, separator
+    return names, lines[1:], separator
 
 
 def read_rows(log: Log, path: Path, separator: str, rename: Mapping[str, str]) -> list[str]:
@@ -103,8 +122,7 @@ def read_rows(log: Log, path: Path, separator: str, rename: Mapping[str, str]) -
     for lines in _text_blocks(path):
         tail.extend(lines)
         if not names:
-            names = _names(lines[0], separator)
-            lines = lines[1:]
+            names, lines, _ = _head(lines, path)
             counted, log.unit = counting(_whole_columns(names, lines, separator))
             key = names.index(counted) if counted is not None else None
             chosen: dict[str, int] = {}
@@ -254,6 +272,8 @@ def _names(line: str, separator: str) -> list[str]:
 
 
 def _cells(line: str, separator: str) -> list[str]:
+    if separator == " ":
+        return line.split()
     if '"' not in line:
         return [cell.strip() for cell in line.split(separator)]
     try:
@@ -267,13 +287,14 @@ def _cells(line: str, separator: str) -> list[str]:
 
 CSV = "csv"
 
+_OF_EXPORT = re.compile(r"^metrics?[_.-]")
 _TAG = re.compile(r"tag-(.+)$")
 
 
 def recognise_csv(sample: Sample) -> float:
     """Fairly certain if there is a header with a step column, and numbers below it."""
-    names, rows, _ = header_of(sample)
-    counted = 0.7 if counting(names)[0] is not None else 0.3
+    names, rows, separator = header_of(sample)
+    counted = 0.7 if counting(names)[0] is not None and separator != " " else 0.3
     return counted if names and rows else 0.0
 
 
@@ -292,6 +313,8 @@ def _renamed(names: list[str], path: Path, log: Log) -> dict[str, str]:
         tag = _TAG.search(path.stem)
         value = next(name for name in names if plain(name) == "value")
         return {value: tag.group(1) if tag else path.stem}
+    if set(names) == {"r", "l", "t"}:  # `monitor.csv` of Gymnasium and Stable-Baselines3
+        return {"r": "reward", "l": "episode_length", "t": "time"}
     split = [name for name in names if " - " in name]
     if len(split) < 2:
         return {}
@@ -305,96 +328,4 @@ def _renamed(names: list[str], path: Path, log: Log) -> dict[str, str]:
     return renamed
 
 
-# `metrics.csv` of Lightning's CSVLogger. A column `…_step` is the value of its step, a column
-# `…_epoch` the mean of its epoch; for others it depends on how often they are logged.
-
-LIGHTNING_CSV = "lightning-csv"
-
-_ENDS = ("_step", "_epoch")
-
-
-def recognise_lightning_csv(sample: Sample) -> float:
-    """Certain of `step` and `epoch` beside the endings or blanks that only Lightning writes."""
-    names, rows, separator = header_of(sample)
-    if separator != "," or not {"step", "epoch"} <= set(names) or not rows:
-        return 0.0
-    ended = any(name.endswith(_ENDS) or name.startswith("lr-") for name in names)
-    blank = any("" in row for row in rows)
-    return 0.95 if ended else 0.85 if blank else 0.0
-
-
-def read_lightning_csv(path: Path) -> Log:
-    """Reads the whole file."""
-    log = Log(LIGHTNING_CSV, path, Table())
-    read_rows(log, path, ",", {})
-    epochs = _epochs(log.table)
-    for name, series in log.table.series.items():
-        if name != "epoch":
-            log.signals[name] = _signal(log.table, name, series, epochs)
-    return log
-
-
-def _signal(table: Table, name: str, series: Series, epochs: dict[int, float]) -> Signal:
-    gap = typical_gap(table, series)
-    if name.endswith("_step") or name.startswith("lr"):
-        return Signal(every=gap)
-    own = {epochs[row] for row in series.rows if row in epochs}
-    once = len(own) > 1 and len(own) == len(series)
-    if name.endswith("_epoch") or name.startswith(("val", "test")) or once:
-        return Signal(span=gap, fold="mean", every=gap)
-    return Signal(every=gap)
-
-
-def _epochs(table: Table) -> dict[int, float]:
-    series = table.series.get("epoch", Series())
-    pairs = zip(series.rows, series.values, strict=True)
-    return {row: value for row, value in pairs if math.isfinite(value)}
-
-
-# `results.csv` of Ultralytics (YOLO): one row per epoch; each loss is the mean of its epoch.
-
-ULTRALYTICS_CSV = "ultralytics"
-
-
-def recognise_ultralytics_csv(sample: Sample) -> float:
-    """Certain of epochs with training losses, and metrics or learning rates beside them."""
-    names, _, separator = header_of(sample)
-    if separator != "," or "epoch" not in names or not any(map(_is_loss, names)):
-        return 0.0
-    beside = any(name.startswith(("metrics/", "lr/pg", "val/")) for name in names)
-    return 1.0 if beside else 0.0
-
-
-def read_ultralytics_csv(path: Path) -> Log:
-    """Reads the whole file, and adds the sum of the losses as `loss`."""
-    log = Log(ULTRALYTICS_CSV, path, Table())
-    names = read_rows(log, path, ",", {})
-    parts = [
-        log.table.series[name] for name in names if _is_loss(name) and name in log.table.series
-    ]
-    if parts:
-        log.table.series.setdefault("loss", _sum(parts))
-    for name in log.table.series:
-        if name.startswith(("train/", "val/")) or name == "loss":
-            log.signals[name] = Signal(fold="mean")
-    return log
-
-
-def _is_loss(name: str) -> bool:
-    return name.startswith("train/") and name.endswith("loss")
-
-
-def _sum(parts: list[Series]) -> Series:
-    """The sum in the rows that have every part."""
-    rows = sorted(set.intersection(*(set(part.rows) for part in parts)))
-    known = [dict(zip(part.rows, part.values, strict=True)) for part in parts]
-    return Series(array("q", rows), array("d", [sum(own[row] for own in known) for row in rows]))
-
-
-READERS = (
-    LogReader(CSV, "CSV of numbers", recognise_csv, read_csv),
-    LogReader(LIGHTNING_CSV, "Lightning metrics.csv", recognise_lightning_csv, read_lightning_csv),
-    LogReader(
-        ULTRALYTICS_CSV, "Ultralytics results.csv", recognise_ultralytics_csv, read_ultralytics_csv
-    ),
-)
+READERS = (LogReader(CSV, "CSV of numbers", recognise_csv, read_csv),)

@@ -23,6 +23,7 @@ from headway.logs.row_fields import (
     plain_settings,
     spelled,
     unroll,
+    whole,
 )
 
 # One JSON document: an array of rows, an object with such an array, or an object of columns.
@@ -35,6 +36,9 @@ JSON_LABEL = "JSON file of rows or columns"
 MAX_DOCUMENT_DEPTH = 3
 """Levels of a document that are searched for rows."""
 
+_SERIES = re.compile(
+    r'"steps"\s*:\s*\[[\d,.\s]*(?:$|\].{0,200}?"(?:values|timestamps)")', re.DOTALL
+)
 _LIST = re.compile(r'"([^"\\]{1,100})"\s*:\s*\[\s*(?=[{\dN"-])')
 
 
@@ -50,6 +54,8 @@ def recognise_json(sample: Sample) -> float:
             return 0.0
     if text[0] == "[":
         return 0.75 if _is_row(_first_object(text, 1)) else 0.0
+    if _SERIES.search(text):
+        return 0.7
     for match in _LIST.finditer(text):
         inside = _first_object(text, match.end())
         if _is_row(inside) or (inside is None and is_metric(match.group(1))):
@@ -70,8 +76,26 @@ def read_json(path: Path) -> Log:
     return log
 
 
+def read_numbered(paths: list[Path]) -> Log:
+    """Reads a document of plain numbers per epoch: AllenNLP's `metrics_epoch_3.json`, …"""
+    log = Log(JSON, paths[0], Table(), unit="epoch")
+    rows = []
+    for path in paths:
+        whole = whole_json(path, JSON_LABEL)
+        if isinstance(whole, dict):
+            rows.append({"epoch": int(NUMBERED_NAME.match(path.name)[2]), **whole})  # type: ignore[index]
+    rows_of(log, rows)
+    return log
+
+
+NUMBERED_NAME = re.compile(r"^(metrics\w{0,40}?)[_-]?(\d{1,7})\.json$")
+"""Names of such documents."""
+
+
 def _found(inside: Any, depth: int = 0) -> list[Any] | dict[str, Any] | None:
     """The rows or the columns, at any place in the document."""
+    if (series := _series(inside)) is not None:
+        return series
     if isinstance(inside, list):
         rows = [row for row in inside[:50] if isinstance(row, dict)]
         return inside if any(map(_is_row, rows)) else None
@@ -81,6 +105,20 @@ def _found(inside: Any, depth: int = 0) -> list[Any] | dict[str, Any] | None:
         return inside
     parts = [_found(value, depth + 1) for value in list(inside.values())[:100]]
     return max((part for part in parts if part is not None), key=len, default=None)
+
+
+def _series(inside: Any) -> list[dict[str, Any]] | None:
+    """The rows of a document with a list of steps for each metric, as Sacred writes it:
+    `{"loss": {"steps": [0, 10], "values": [2.3, 2.1]}}`."""
+    if not isinstance(inside, dict):
+        return None
+    found: dict[int, dict[str, Any]] = {}
+    for name, one in list(inside.items())[:MAX_COLUMNS]:
+        if isinstance(one, dict) and _is_column(one.get("steps")) and _is_column(one.get("values")):
+            for step, value in zip(one["steps"], one["values"], strict=False):
+                if (at := whole(step)) is not None:
+                    found.setdefault(at, {"step": at})[name] = value
+    return [found[step] for step in sorted(found)] or None
 
 
 def _is_row(row: Any) -> bool:

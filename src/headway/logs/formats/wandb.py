@@ -94,7 +94,7 @@ def _ending(rows: int, code: int) -> list[LogEvent]:
     if code == _CTRL_C:
         return [LogEvent(rows, "interrupted-in-log", {"error": "Ctrl-C", "signal": 2})]
     text = f"W&B recorded that the run ended with exit code {code}"
-    return [LogEvent(rows, "exception", {"error": text})]
+    return [LogEvent(rows, "exception", {"error": text, "aside": True})]
 
 
 def _row(history: bytes) -> dict[str, Any]:
