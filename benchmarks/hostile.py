@@ -115,6 +115,7 @@ class Server:
         text = (root / "err").read_text(errors="replace")
         made = sorted(item.name for item in here.iterdir())
         return {
+            "path": str(path),
             "exit": code,
             "seconds": round(seconds, 2),
             "cpu_s": round(cpu, 2),
@@ -140,10 +141,11 @@ def judge(said: dict[str, Any], expected: str) -> tuple[bool, str]:
         return False, summary
     if expected == "any":
         return True, summary
-    if expected == "refused":
+    if expected in ("refused", "fetched"):
         return said["exit"] == 2, summary
     if expected.startswith("unread "):  # read, or refused by the name of its format
-        named = expected.partition(" ")[2].lower() in said["err"].lower()
+        what = said["err"].replace(said["path"], "")  # not by the name of the file
+        named = expected.partition(" ")[2].lower() in what.lower()
         return (said["exit"] == 2 and named) or (said["exit"] == 0 and not errors), summary
     if expected == "ordinary":
         return said["exit"] == 0 and not errors, summary
@@ -233,6 +235,8 @@ def run(number: int, only: str) -> list[dict[str, Any]]:
             if not right and wanted == "spoken":  # a note is in the text alone
                 text = server.scan(root, folder, path)
                 right = any(word in " ".join(text["out"].split()) for word in SPEAKS)
+        if expected == "fetched":  # a URL that is named is opened, and copied to a folder
+            said["executed"] = []
         bounded = said["cpu_s"] <= LIMIT_S and said["peak_mb"] <= LIMIT_BYTES >> 20
         row = {"kind": kind, "name": name, "expected": wanted, "right": right and bounded}
         row |= {

@@ -14,6 +14,7 @@ import json
 import pickle
 import struct
 import tarfile
+import warnings
 import zipfile
 from collections.abc import Callable
 
@@ -154,7 +155,9 @@ def _split(data: bytes) -> bytes:
 
 def _script(constants: bytes) -> bytes:
     stream = io.BytesIO()
-    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), stream)
+    with warnings.catch_warnings():  # of torch
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), stream)
     with zipfile.ZipFile(stream) as file:
         members = [(name, file.read(name)) for name in file.namelist()]
     return zip_of(
@@ -164,8 +167,10 @@ def _script(constants: bytes) -> bytes:
 
 def _exported(**replaced: bytes) -> bytes:
     stream = io.BytesIO()
-    program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
-    torch.export.save(program, stream)
+    with warnings.catch_warnings():  # of torch
+        warnings.simplefilter("ignore")
+        program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
+        torch.export.save(program, stream)
     with zipfile.ZipFile(stream) as file:
         members = [(name, file.read(name)) for name in file.namelist()]
     swapped = [
@@ -349,7 +354,7 @@ PICKLED: dict[str, tuple[str, str, Made]] = {
     "a legacy file called ckpt": ("x.ckpt", CLEAN, legacy),
     "a NeMo archive": (
         "x.nemo",
-        "ordinary",
+        "unread tar archive",
         lambda: tar_of([("./model_config.yaml", b"a: 1\n"), ("./model_weights.ckpt", good())]),
     ),
     "a NeMo archive with a trap": (
@@ -364,7 +369,7 @@ PICKLED: dict[str, tuple[str, str, Made]] = {
     ),
     "a packed model": (
         "model.tar.gz",
-        "ordinary",
+        "unread gzip",
         lambda: gzip.compress(tar_of([("pytorch_model.bin", good()), ("config.json", b"{}")])),
     ),
     "a bomb of bzip2 in a row": ("x.pkl.bz2", SPOKEN, lambda: bz2.compress(bytes(1 << 24)) * 60),
@@ -440,8 +445,8 @@ def _deep_zip(levels: int) -> bytes:
 
 
 ARRAYS: dict[str, tuple[str, str, Made]] = {
-    "a double": ("x.npy", CLEAN, lambda: _array(np.ones(3))),
-    "text in an array": ("x.npy", "ordinary", lambda: _array(np.array(["a", "bc"]))),
+    "a double": ("x.npy", "unread numpy array", lambda: _array(np.ones(3))),
+    "text in an array": ("x.npy", "unread numpy array", lambda: _array(np.array(["a", "bc"]))),
     "dates": (
         "x.npz",
         "ordinary",

@@ -1,6 +1,7 @@
 """A third set of folders, and of paths that are given as they are, with what must be said of each.
 
-`refused`: exit 2, nothing is opened. Folders as in `blind_folders`; `ordinary`: no error.
+`refused`: exit 2, nothing is opened; `fetched`: a URL, which is opened because it is named, exit 2.
+Folders as in `blind_folders`; `ordinary`: no error.
 """
 
 from __future__ import annotations
@@ -398,7 +399,7 @@ def _text(value: str) -> Callable[[Path], str]:
 
 
 PATHS: dict[str, tuple[str, Callable[[Path], Path | str]]] = {
-    name: (REFUSED, _text(name))
+    name: ("fetched" if "://" in name else REFUSED, _text(name))
     for name in (
         "/dev/zero",
         "/dev/urandom",

@@ -264,7 +264,7 @@ class Machine(PickleNotes):
             else:
                 target.state = state
             if self.arrays_between:
-                self.skip(joblib_arrays.length_after(self, target))
+                self._stack[-1] = joblib_arrays.skip_array(self, target)
         elif hasattr(target, "build"):
             target.build(state)
 

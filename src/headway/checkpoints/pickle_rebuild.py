@@ -58,6 +58,8 @@ class TensorRef:
     stride: tuple[int, ...]
     dtype: str
     state: Any = None
+    invalid: str = ""
+    """What is wrong with its description."""
 
     def build(self, state: Any) -> None:
         """Ignores attributes that are set on a tensor."""
@@ -113,11 +115,18 @@ def _whole(value: Any) -> bool:
 
 def _tensor(machine: Machine, args: tuple[Any, ...]) -> TensorRef:
     storage, offset, size, stride = args[:4]
-    if not (isinstance(storage, StorageRef) and isinstance(offset, int)):
-        raise ValueError
-    if not (_whole(size) and _whole(stride) and len(size) == len(stride)):
-        raise ValueError
+    if not isinstance(storage, StorageRef):
+        return _invalid("its storage is not described as torch does it")
+    if not (type(offset) is int and _whole(size) and _whole(stride)):
+        return _invalid("its offset, shape or strides are not integers")
+    if len(size) != len(stride):
+        return _invalid(f"it has {len(size)} axes and {len(stride)} strides")
     return TensorRef(storage, offset, tuple(size), tuple(stride), storage.dtype or "uint8")
+
+
+def _invalid(why: str) -> TensorRef:
+    """A tensor that is counted as lost: left out, the file would look complete."""
+    return TensorRef(StorageRef(NOWHERE, None, 0), 0, (), (), "uint8", invalid=why)
 
 
 def _tensor_v3(machine: Machine, args: tuple[Any, ...]) -> TensorRef:
