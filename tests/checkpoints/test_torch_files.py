@@ -14,6 +14,7 @@ import torch
 from support import blind_streams, third_blind_files
 
 from headway.checkpoints.checkpoint_discovery import open_checkpoint, recognise
+from headway.checkpoints.formats import torch_tar
 from headway.checkpoints.tensor_statistics import TensorStatistics, measure, measure_all
 from headway.errors import UnreadableInput
 from headway.postmortem.run_settings import settings_of
@@ -242,6 +243,16 @@ def test_a_tar_of_2016(tmp_path: Path) -> None:
     assert "unreadable" in {problem.kind for problem in open_checkpoint(path).problems}
     path.write_bytes(third_blind_files._old_tar(b"cos\nsystem\n(S'touch mark'\ntR."))
     assert "unsafe" in {problem.kind for problem in open_checkpoint(path).problems}
+
+
+def test_the_tables_of_a_tar_are_read_for_a_limited_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(third_blind_files._old_tar())
+    monkeypatch.setattr(torch_tar, "MAX_SECONDS", -1)
+    (problem,) = open_checkpoint(path).problems
+    assert "too many tensors to be judged" in problem.message
 
 
 def test_arrays_of_joblib(tmp_path: Path) -> None:

@@ -259,11 +259,11 @@ class _Search:
             return
         at = start
         for number in range(MAX_PICKLES + 1):
-            if number == MAX_PICKLES or self.left < 0 or time.process_time() > self.deadline:
-                yield PickleMember(name, None, "it has too many pickles, or too costly ones")
-                return
             at = self._after_zeros(file, at, end) if number or not head else at
             if at >= end:
+                return
+            if number == MAX_PICKLES or self.left < 0 or time.process_time() > self.deadline:
+                yield PickleMember(name, None, "it has too many pickles, or too costly ones")
                 return
             loaded = self._load(file, at, end)
             calls = bool(loaded.calls or loaded.called)

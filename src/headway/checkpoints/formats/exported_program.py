@@ -22,7 +22,7 @@ from headway.errors import UnreadableInput
 
 _TABLES = ("_weights_config.json", "_constants_config.json")
 _NESTED = ("serialized_state_dict.pt", "serialized_constants.pt")
-MAX_TABLE = 1 << 26
+MAX_TABLE = 1 << 25
 _LISTED = 20
 _DTYPES = {
     **dict(enumerate(("uint8", "int8", "int16", "int32", "int64", "float16", "float32"), 1)),

@@ -6,17 +6,21 @@ Each of the last two is a number, and then for each object a pickle that names i
 from __future__ import annotations
 
 import struct
+import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from headway.checkpoints import dtypes, inert_pickle, nested_pickles
 from headway.checkpoints.checkpoint_info import Problem
+from headway.checkpoints.folder_access import limit_seconds
 from headway.checkpoints.formats.torch_file import OpenedPickle
 from headway.checkpoints.pickle_rebuild import StorageRef, TensorRef
-from headway.checkpoints.pickle_values import Damaged, Global, Loaded, Stub, short_text
+from headway.checkpoints.pickle_values import Damaged, Global, Loaded, Stub, TooMuch, short_text
 from headway.checkpoints.tensor_bytes import PlacedStorage, StoragePlaces
 
 MEMBERS = frozenset({"pickle", "tensors", "storages"})
+MAX_SECONDS = 4
+"""Processor time for the tables of a file."""
 _HEAD = 512
 _MAX_MEMBERS = 16
 _MAX_AXES = 64
@@ -52,11 +56,14 @@ class _Member:
     def __init__(self, file: BinaryIO, place: tuple[int, int], names: Loaded) -> None:
         self.file = file
         self.at, self.end = place
+        self.deadline = time.process_time() + limit_seconds(MAX_SECONDS / 2)
         self.names = names
         """Collects the names that all its pickles request."""
 
     def pickle(self) -> Any:
-        loaded = inert_pickle.load(self.file, start=self.at, limit=self.end)
+        if time.process_time() > self.deadline:
+            raise TooMuch("its tables have too many tensors to be judged")
+        loaded = inert_pickle.load(self.file, start=self.at, limit=self.end, deadline=self.deadline)
         self.names.add(loaded)
         if loaded.damage is not None:
             raise Damaged(loaded.damage)
