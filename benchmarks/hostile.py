@@ -1,6 +1,6 @@
 """Traps, archives, folders, special paths and ordinary checkpoints under `headway scan`.
 
-    python benchmarks/hostile.py [--only TEXT] [-o FILE]
+    python benchmarks/hostile.py [--set 2] [--only TEXT] [-o FILE]
 
 Each is scanned in a process of its own, which an audit hook watches: a command, a connection, a
 write, or a file read outside of what was named counts as executed. Time is processor time without
@@ -10,6 +10,7 @@ the start of Python.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -101,7 +102,7 @@ class Server:
             text=True,
         )
 
-    def scan(self, root: Path, case: Path, path: Path, *options: str) -> dict[str, Any]:
+    def scan(self, root: Path, case: Path, path: Path | str, *options: str) -> dict[str, Any]:
         here = root / "here"
         here.mkdir(exist_ok=True)
         for name in ("out", "err", "audit"):
@@ -114,6 +115,7 @@ class Server:
         text = (root / "err").read_text(errors="replace")
         made = sorted(item.name for item in here.iterdir())
         return {
+            "path": str(path),
             "exit": code,
             "seconds": round(seconds, 2),
             "cpu_s": round(cpu, 2),
@@ -137,6 +139,14 @@ def judge(said: dict[str, Any], expected: str) -> tuple[bool, str]:
     summary = f"exit {said['exit']} {' '.join(codes)} [{', '.join(verdicts)}]"
     if said["traceback"] or said["exit"] not in (0, 1, 2):
         return False, summary
+    if expected == "any":
+        return True, summary
+    if expected in ("refused", "fetched"):
+        return said["exit"] == 2, summary
+    if expected.startswith("unread "):  # read, or refused by the name of its format
+        what = said["err"].replace(said["path"], "")  # not by the name of the file
+        named = expected.partition(" ")[2].lower() in what.lower()
+        return (said["exit"] == 2 and named) or (said["exit"] == 0 and not errors), summary
     if expected == "ordinary":
         return said["exit"] == 0 and not errors, summary
     if expected == "clean":
@@ -146,9 +156,8 @@ def judge(said: dict[str, Any], expected: str) -> tuple[bool, str]:
     return speaks and (expected != "not clean" or "clean" not in verdicts), summary
 
 
-def cases() -> Any:
+def cases(number: int) -> Any:
     """(kind, name, expectation, function that makes it in a folder and returns the path)."""
-    from support import blind_folders, blind_ordinary, blind_streams, blind_traps
 
     def file(name: str, data: Any) -> Any:
         def make(folder: Path) -> Path:
@@ -164,24 +173,42 @@ def cases() -> Any:
 
         return make
 
-    for name, data in blind_traps.pickles():
+    if number == 2:
+        from support import blind_folders, blind_ordinary, blind_streams, blind_traps
+
+        traps, ordinary = blind_traps, blind_ordinary
+        archives, folders = blind_streams.ARCHIVES, blind_folders.FOLDERS
+        special = {
+            name: (word, whole(make)) for name, (word, make) in blind_folders.SPECIAL.items()
+        }
+        absent: set[str] = set()
+    else:
+        from support import third_blind_files, third_blind_folders
+        from support import third_blind_ordinary as ordinary  # type: ignore[no-redef]
+        from support import third_blind_traps as traps  # type: ignore[no-redef]
+
+        archives, folders = third_blind_files.FILES, third_blind_folders.FOLDERS
+        special = third_blind_folders.PATHS
+        needs = ordinary.NEEDS.items()  # type: ignore[attr-defined]
+        absent = {name for name, package in needs if importlib.util.find_spec(package) is None}
+    for name, data in traps.pickles():
         yield "traps", name, "not clean", file("x.pkl", data)
-    for name, (called, expected, data) in blind_streams.ARCHIVES.items():
+    for name, (called, expected, data) in archives.items():
         yield (
             "archives",
             name,
             "not clean" if expected == "spoken" else expected,
             file(called, data),
         )
-    for name, (expected, make) in blind_folders.FOLDERS.items():
+    for name, (expected, make) in folders.items():
         yield "folders", name, expected, whole(make)
-    for name, (expected, make) in blind_folders.SPECIAL.items():
-        yield "special paths", name, expected, whole(make)
-    for name in blind_ordinary.ORDINARY:
-        yield "ordinary", name, "ordinary", whole(lambda f, n=name: blind_ordinary.write(f, n))
+    for name, (expected, make) in special.items():
+        yield "special paths", name, expected, make
+    for name in (name for name in ordinary.ORDINARY if name not in absent):
+        yield "ordinary", name, "ordinary", whole(lambda f, n=name: ordinary.write(f, n))
 
 
-def library(path: Path) -> str:
+def library(path: Path | str) -> str:
     import safetensors
 
     try:
@@ -191,10 +218,10 @@ def library(path: Path) -> str:
         return "not clean"
 
 
-def run(only: str) -> list[dict[str, Any]]:
+def run(number: int, only: str) -> list[dict[str, Any]]:
     rows = []
     server = Server()
-    for kind, name, expected, make in cases():
+    for kind, name, expected, make in cases(number):
         if only not in f"{kind}: {name}":
             continue
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made:
@@ -208,6 +235,8 @@ def run(only: str) -> list[dict[str, Any]]:
             if not right and wanted == "spoken":  # a note is in the text alone
                 text = server.scan(root, folder, path)
                 right = any(word in " ".join(text["out"].split()) for word in SPEAKS)
+        if expected == "fetched":  # a URL that is named is opened, and copied to a folder
+            said["executed"] = []
         bounded = said["cpu_s"] <= LIMIT_S and said["peak_mb"] <= LIMIT_BYTES >> 20
         row = {"kind": kind, "name": name, "expected": wanted, "right": right and bounded}
         row |= {
@@ -222,10 +251,11 @@ def run(only: str) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--set", type=int, choices=(2, 3), default=3, help="which blind set")
     parser.add_argument("--only", default="", help="cases whose kind and name contain this text")
     parser.add_argument("-o", "--out", type=Path)
     options = parser.parse_args()
-    rows = run(options.only)
+    rows = run(options.set, options.only)
     kinds = Counter(row["kind"] for row in rows)
     summary = {
         kind: {

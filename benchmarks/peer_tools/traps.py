@@ -10,6 +10,7 @@ over a folder of files:
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import platform
 import subprocess
@@ -107,14 +108,25 @@ def write_files(folder: Path) -> dict[str, list[str]]:
     """Traps as single pickles, the same trap in other files and folders, and ordinary files."""
     root = Path(__file__).resolve().parents[2]
     sys.path[:0] = [str(root / "tests"), str(root / "src"), str(root / "benchmarks")]
-    from support import blind_traps, hostile_files, pickle_traps
+    from support import (
+        blind_streams,
+        blind_traps,
+        hostile_files,
+        pickle_traps,
+        third_blind_files,
+        third_blind_ordinary,
+        third_blind_traps,
+    )
 
     from peer_tools import files
 
     names: dict[str, list[str]] = {"pickles": [], "files": [], "ordinary": []}
     for kind in names:
         (folder / kind).mkdir()
-    for number, (_, data) in enumerate([*pickle_traps.pickles(), *blind_traps.pickles()]):
+    third = [
+        item for item in third_blind_traps.pickles() if item[0] not in third_blind_traps.COSTLY
+    ]
+    for number, (_, data) in enumerate([*pickle_traps.pickles(), *blind_traps.pickles(), *third]):
         names["pickles"].append(f"{number:03}.pkl")
         (folder / "pickles" / names["pickles"][-1]).write_bytes(data)
     names["files"] = [path.name for _, path in pickle_traps.files(folder / "files")]
@@ -123,7 +135,18 @@ def write_files(folder: Path) -> dict[str, list[str]]:
         if kind not in hostile_files.NO_PICKLE:
             names["files"].append(f"{number:03}-{name}")
             (folder / "files" / names["files"][-1]).write_bytes(content())
+    # Of the blind archives those in which a command can be seen without unpacking them.
+    blind = [*blind_streams.ARCHIVES.values(), *third_blind_files.FILES.values()]
+    for number, (name, expected, made) in enumerate(blind):
+        if expected == "spoken" and b"system" in (content := made()):
+            names["files"].append(f"blind-{number:03}-{name}")
+            (folder / "files" / names["files"][-1]).write_bytes(content)
     files.healthy(folder / "ordinary")
+    for name in third_blind_ordinary.ORDINARY:
+        needed = third_blind_ordinary.NEEDS.get(name)
+        if needed is None or importlib.util.find_spec(needed) is not None:
+            (made_in := folder / "ordinary" / name).mkdir()
+            third_blind_ordinary.write(made_in, name)
     names["ordinary"] = [path.name for path in sorted((folder / "ordinary").iterdir())]
     return names
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from pathlib import Path
@@ -323,3 +324,16 @@ def test_mutated_safetensors_npz_and_metadata(tmp_path: Path) -> None:
                     pass
             except UnreadableInput:
                 pass
+
+
+@pytest.mark.parametrize("kind", ["a FIFO", "an empty file", "a folder", "a text"])
+def test_what_only_has_the_name_of_an_incident_hides_nothing(kind: str, tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "good.pt")
+    path = tmp_path / "incident.json"
+    {
+        "a FIFO": lambda: os.mkfifo(path),
+        "an empty file": path.touch,
+        "a folder": path.mkdir,
+        "a text": lambda: path.write_text("[1"),
+    }[kind]()
+    assert find_checkpoints(tmp_path) == [tmp_path / "good.pt"]

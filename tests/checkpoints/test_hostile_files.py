@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from support import hostile_files, ordinary_checkpoints
@@ -102,3 +105,30 @@ def test_an_ordinary_checkpoint(name: str, tmp_path: Path) -> None:
     for path in ordinary_checkpoints.write(tmp_path, name):
         errors = [item for item in scan(path).findings if item.severity is Severity.ERROR]
         assert not errors, (path.name, errors)
+
+
+def test_padding_after_a_pickle_hides_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "x.pkl"
+    trap = b"\x80\x02cos\nsystem\nX\x0a\x00\x00\x00touch mark\x85R."
+    good = pickle.dumps({"w": np.ones(2)})
+    path.write_bytes(good + bytes(100_000) + trap)
+    assert scan(path).findings[0].code == "HD703"
+    path.write_bytes(good + bytes(100_000))
+    assert scan(path).findings == []
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "what"),
+    [
+        ("m.onnx", b"\x08\x08\x12\x07pytorch", "an ONNX model"),
+        ("m.tflite", b"\x1c\0\0\0TFL3", "a TensorFlow Lite model"),
+        ("m.msgpack", b"\x81\xa6params\x80", "a msgpack file"),
+        ("m.joblib", zlib.compress(b"\x80\x04N."), "compressed with zlib, as joblib does it"),
+    ],
+)
+def test_a_format_that_is_not_read_is_named(
+    name: str, head: bytes, what: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(head)
+    with pytest.raises(UnreadableInput, match=what):
+        scan(tmp_path / name)

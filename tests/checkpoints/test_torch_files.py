@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import pickle
 import random
+import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support import blind_streams, third_blind_files
 
 from headway.checkpoints.checkpoint_discovery import open_checkpoint, recognise
+from headway.checkpoints.formats import torch_tar
 from headway.checkpoints.tensor_statistics import TensorStatistics, measure, measure_all
 from headway.errors import UnreadableInput
 from headway.postmortem.run_settings import settings_of
@@ -157,6 +161,121 @@ def test_torchscript(tmp_path: Path) -> None:
     for saved, numbers in zip(found.tensors, measure_all(found.tensors), strict=True):
         if saved.dtype == "float32":
             agrees(numbers, model.state_dict()[saved.name].detach())
+
+
+class Program(torch.nn.Module):
+    """With a parameter, a buffer and a constant, as an export keeps them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 3)
+        self.layer.weight = torch.nn.Parameter(torch.randn(2, 3).t())
+        self.register_buffer("shift", torch.randn(2))
+        self.factor = torch.randn(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.layer(x + self.shift) * self.factor
+        return made
+
+
+def exported(path: Path) -> dict[str, torch.Tensor]:
+    """Writes an exported program, and returns what is in it."""
+    with warnings.catch_warnings():  # of torch: a module that it no longer needs
+        warnings.simplefilter("ignore")
+        program = torch.export.export(Program(), (torch.ones(1, 2),))
+        torch.export.save(program, path)
+    return {**program.state_dict, **program.constants}
+
+
+def test_an_exported_program(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt2"
+    held = exported(path)
+    found = open_checkpoint(path)
+    assert found.format == "exported-program"
+    assert found.problems == []
+    assert {t.name for t in found.tensors} == set(held)
+    for saved, numbers in zip(found.tensors, measure_all(found.tensors), strict=True):
+        agrees(numbers, held[saved.name].detach())
+
+
+def test_the_weights_of_an_exported_program_are_judged(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt2"
+    exported(path)
+    with zipfile.ZipFile(path) as file:
+        members = [(name, file.read(name)) for name in file.namelist()]
+    evil = b"cos\nsystem\n(S'touch mark'\ntR."
+    for changed, kind in (
+        ({"weight_0": b""}, "unreadable"),
+        ({"weight_0": evil}, "unsafe"),
+        ({"weights_config.json": b'{"config": {"a": {"path_name": "weight_0"}}}'}, "unreadable"),
+        ({"weights_config.json": b"["}, "unreadable"),
+        ({"sample_inputs": b"\x80\x02" + evil}, "unsafe"),
+    ):
+        with zipfile.ZipFile(path, "w") as file:
+            for name, data in members:
+                file.writestr(name, next((d for p, d in changed.items() if p in name), data))
+        assert kind in {problem.kind for problem in open_checkpoint(path).problems}, changed
+
+
+def test_an_exported_program_of_an_older_torch(tmp_path: Path) -> None:
+    weights = {"a": torch.randn(3), "b": torch.randn(2, 2)}
+    torch.save(weights, tmp_path / "state.pt")
+    with zipfile.ZipFile(tmp_path / "x.pt2", "w") as file:
+        file.writestr("serialized_exported_program.json", "{}")
+        file.write(tmp_path / "state.pt", "serialized_state_dict.pt")
+        file.writestr("version", "5.1")
+    found = open_checkpoint(tmp_path / "x.pt2")
+    assert found.problems == []
+    for saved, numbers in zip(found.tensors, measure_all(found.tensors), strict=True):
+        agrees(numbers, weights[saved.name])
+
+
+def test_a_tar_of_2016(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(third_blind_files._old_tar())
+    assert torch.load(path, weights_only=False)["w"].tolist() == [1.0, 2.0]
+    found = open_checkpoint(path)
+    assert found.problems == []
+    assert [t.name for t in found.tensors] == ["w"]
+    agrees(next(iter(measure_all(found.tensors))), torch.tensor([1.0, 2.0]))
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"FloatStorage", b"DoubleStorag"))
+    assert "unreadable" in {problem.kind for problem in open_checkpoint(path).problems}
+    path.write_bytes(third_blind_files._old_tar(b"cos\nsystem\n(S'touch mark'\ntR."))
+    assert "unsafe" in {problem.kind for problem in open_checkpoint(path).problems}
+
+
+def test_the_tables_of_a_tar_are_read_for_a_limited_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(third_blind_files._old_tar())
+    monkeypatch.setattr(torch_tar, "MAX_SECONDS", -1)
+    (problem,) = open_checkpoint(path).problems
+    assert "too many tensors to be judged" in problem.message
+
+
+def test_arrays_of_joblib(tmp_path: Path) -> None:
+    path = tmp_path / "x.joblib"
+    path.write_bytes(blind_streams.joblib(b""))
+    found = open_checkpoint(path)
+    assert found.problems == []
+    assert [t.name for t in found.tensors] == ["a"]
+    agrees(next(iter(measure_all(found.tensors))), torch.ones(2))
+    path.write_bytes(path.read_bytes()[:-6])
+    assert recognise(path) is not None
+    assert [problem.kind for problem in open_checkpoint(path).problems] == ["unreadable"]
+
+
+@pytest.mark.parametrize(
+    "name", ["a storage below zero", "a shape of a float", "more strides than sizes"]
+)
+def test_a_tensor_with_an_invalid_description_is_lost(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(third_blind_files.FILES[name][2]())
+    found = open_checkpoint(path)
+    assert found.tensors == []
+    assert [problem.facts["lost"] for problem in found.problems] == [["w"]]
 
 
 def test_a_plain_pickle_of_tensors_and_of_arrays(tmp_path: Path) -> None:

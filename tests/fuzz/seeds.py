@@ -11,6 +11,7 @@ import os
 import pickle
 import shutil
 import struct
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -123,6 +124,9 @@ def _checkpoints(mark: str) -> list[tuple[str, Callable[[Path], None]]]:
     import torch
     import torch.distributed.checkpoint as dcp
 
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from support import blind_streams, third_blind_files
+
     state = _state(torch)
     arrays = {key.replace(".", "_"): np.ones((3, 4), "f4") for key in state["model"]}
 
@@ -141,6 +145,16 @@ def _checkpoints(mark: str) -> list[tuple[str, Callable[[Path], None]]]:
 
     def script(folder: Path) -> None:
         torch.jit.script(torch.nn.Linear(2, 2)).save(str(folder / "a.pt"))
+
+    def exported(folder: Path) -> None:
+        program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
+        torch.export.save(program, folder / "a.pt2")
+
+    def old_tar(folder: Path) -> None:
+        (folder / "a.pt").write_bytes(third_blind_files._old_tar())
+
+    def joblib(folder: Path) -> None:
+        (folder / "a.joblib").write_bytes(blind_streams.joblib(b""))
 
     def pickled(folder: Path) -> None:
         data = {"w": np.ones(3), "hook": Touch(mark), "x": [1, 2.5, "text", None, (1, 2)]}
@@ -207,6 +221,9 @@ def _checkpoints(mark: str) -> list[tuple[str, Callable[[Path], None]]]:
         ("torch-zip", hostile),
         ("torch-legacy", legacy),
         ("torchscript", script),
+        ("exported-program", exported),
+        ("torch-tar", old_tar),
+        ("pickle", joblib),
         ("pickle", pickled),
         ("npz", plain),
         ("npz", packed),

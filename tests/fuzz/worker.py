@@ -44,7 +44,7 @@ HANG = 20
 ADDRESS_SPACE = 3 << 30
 CHECKPOINTS = (
     *("torch-zip", "torch-legacy", "torchscript", "pickle", "npz", "safetensors", "training-args"),
-    *("hf-folder", "dcp", "deepspeed-folder"),
+    *("exported-program", "torch-tar", "hf-folder", "dcp", "deepspeed-folder"),
 )
 FOLDERS = ("hf-folder", "dcp", "deepspeed-folder")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

@@ -263,3 +263,22 @@ def test_without_fsspec_a_url_says_what_to_install(monkeypatch: pytest.MonkeyPat
 def test_an_unknown_kind_of_store_is_a_usage_error() -> None:
     with pytest.raises(UnreadableInput, match="nowhere"):
         RunDirWriter("nowhere://a/b", notify=pytest.fail)
+
+
+def test_whatever_a_store_raises_is_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unreachable(Exception):
+        """Not an OSError: the libraries of some stores have exceptions of their own."""
+
+    class Store:
+        def find(self, root: str, *, detail: bool) -> None:
+            raise Unreachable("name or service not known")
+
+    monkeypatch.setattr(remote_run, "open_store", lambda url: (Store(), "org/name"))
+    with pytest.raises(UnreadableInput, match="cannot read hf://org/name: name or service"):
+        remote_run.fetch_run("hf://org/name")
+
+
+@pytest.mark.parametrize("text", ["a\0b", "x" * 5000, "a/" * 3000])
+def test_what_can_be_no_path_is_a_message(text: str) -> None:
+    with pytest.raises(UnreadableInput, match="is not a path"):
+        remote_run.local_path(text)

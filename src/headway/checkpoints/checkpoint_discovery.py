@@ -5,6 +5,7 @@ steps.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 from pathlib import Path
@@ -17,7 +18,14 @@ from headway.checkpoints.checkpoint_info import (
     is_unwritten_checkpoint,
 )
 from headway.checkpoints.folder_access import is_own_file, is_own_folder
-from headway.checkpoints.formats import deepspeed, npz, safetensors, torch_file
+from headway.checkpoints.formats import (
+    deepspeed,
+    exported_program,
+    npz,
+    safetensors,
+    torch_file,
+    torch_tar,
+)
 from headway.checkpoints.formats.dcp import is_dcp
 from headway.checkpoints.formats.dcp import read as read_dcp
 from headway.checkpoints.formats.deepspeed import folder_of as deepspeed_folder
@@ -29,8 +37,9 @@ from headway.checkpoints.tensor_bytes import Lost
 from headway.errors import UnreadableInput
 
 SUPPORTED = (
-    "torch.save files (.pt, .pth, .bin, .ckpt), TorchScript, safetensors, Hugging Face checkpoint "
-    "folders, distributed checkpoints (DCP), DeepSpeed folders, .npz"
+    "torch.save files (.pt, .pth, .bin, .ckpt), TorchScript, torch.export (.pt2), safetensors, "
+    "Hugging Face checkpoint folders, distributed checkpoints (DCP), DeepSpeed folders, .npz, "
+    "pickles of arrays (.pkl, uncompressed .joblib)"
 )
 _SCANNED_PICKLE = 1 << 20
 
@@ -71,6 +80,8 @@ def _recognise_file(path: Path) -> str | None:
         if nested_pickles.looks_like_pickle(head):
             opened = torch_file.read(path, file)
             return "pickle" if torch_file.worth_reading(opened) else None
+        if torch_tar.is_torch_tar(file, size):
+            return "torch-tar"
     if head[:1] in b"{ \n" and path.name.endswith(".index.json"):
         names = safetensors.index_of(path)
         if names is not None:
@@ -97,6 +108,8 @@ def _recognise_zip(path: Path, size: int) -> str | None:
         file.seek(0)
         if pickled:
             return _lightning(file.read(_SCANNED_PICKLE), "torch-zip")
+    if exported_program.is_exported(names):
+        return "exported-program"
     if any("/data/" in name for name in names):
         return "torch-zip"
     arrays = path.suffix.lower() == ".npz" or all(name.endswith(".npy") for name in names)
@@ -144,6 +157,10 @@ def _open(path: Path) -> Checkpoint:
         return safetensors.checkpoint(path)
     if kind == "npz":
         return npz.checkpoint(path)
+    if kind == "exported-program":
+        return exported_program.checkpoint(path)
+    if kind == "torch-tar":
+        return torch_file.checkpoint(path, torch_tar.read(path))
     if kind == "archive":
         return torch_file.archive(path)
     if kind is None:
@@ -273,7 +290,7 @@ class _FolderSearch:
             if depth > MAX_DEPTH:
                 what = f"folders more than {MAX_DEPTH} deep"
             raise UnreadableInput(f"{self.folder} was not judged: {what}; name a folder inside it")
-        beside = beside or any(entry.name == _INCIDENT for entry in inside)
+        beside = beside or _is_incident(folder)
         kind = None if beside else recognise(folder)
         if kind == "deepspeed" and not deepspeed._shards(folder):
             self.found += deepspeed.tags_of(folder)
@@ -320,6 +337,15 @@ class _FolderSearch:
                 return
             if not beside or _is_unsafe(path):
                 self.found.append(path)
+
+
+def _is_incident(folder: Path) -> bool:
+    """Whether it has an `incident.json`. What only has the name hides nothing: a FIFO, say."""
+    path = folder / _INCIDENT
+    try:
+        return is_own_file(path) and isinstance(json.loads(path.read_bytes()), dict)
+    except (OSError, ValueError, RecursionError):
+        return False
 
 
 def _is_unsafe(path: Path) -> bool:

@@ -226,6 +226,14 @@ _OTHERS = {
     b"PK\x03\x04": "a zip archive that was not written by torch.save or numpy",
     b"PK\x05\x06": "an empty zip archive",
 }
+_BY_NAME = {
+    ".onnx": "an ONNX model",
+    ".keras": "a Keras model",
+    ".tflite": "a TensorFlow Lite model",
+    ".msgpack": "a msgpack file, as Flax writes it",
+    ".mlmodel": "a Core ML model",
+}
+"""Formats whose first bytes do not tell them from others."""
 _JSON = "JSON, which contains no tensors"
 _SURE = (".safetensors", ".ckpt")
 _SUFFIXES = (".pt", ".pth", *_SURE)
@@ -252,7 +260,7 @@ def describe_file(path: Path) -> str | None:
     """`an HTML page, …`; None if it is unknown."""
     try:
         with open(path, "rb") as file:
-            return describe_head(file.read(_HEAD))
+            return _BY_NAME.get(path.suffix.lower()) or describe_head(file.read(_HEAD))
     except OSError:
         return None
 
@@ -273,6 +281,8 @@ def describe_head(head: bytes) -> str | None:
     for magic, name in _PACKED.items():
         if head.startswith(magic):
             return f"compressed with {name}; decompress it first"
+    if head[:1] == b"\x78" and head[1:2] in (b"\x01", b"\x5e", b"\x9c", b"\xda"):
+        return "compressed with zlib, as joblib does it; save it without compression"
     if head[257:262] == b"ustar":
         return "a tar archive; unpack it first"
     for magic, name in _OTHERS.items():

@@ -104,8 +104,8 @@ def _stays(path: Path) -> bool:
 def _allowed_folder(root: Path) -> Path:
     """The folder in which links may end: the root itself, or the hub's cache that it is part of."""
     real = Path(os.path.realpath(root))
-    folder = real if real.is_dir() else real.parent
+    folder = real if os.path.isdir(real) else real.parent
     for inside in (folder, *folder.parents):
-        if inside.name == "snapshots" and (inside.parent / "blobs").is_dir():
+        if inside.name == "snapshots" and os.path.isdir(inside.parent / "blobs"):
             return inside.parent
     return folder

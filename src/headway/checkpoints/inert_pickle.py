@@ -29,6 +29,7 @@ from headway.checkpoints.pickle_values import (
     hashable,
     put_item,
     rescue,
+    short_text,
 )
 
 MAX_OPERATIONS = 50_000_000
@@ -253,7 +254,7 @@ class Machine(PickleNotes):
     def _build(self) -> None:
         state = self._stack.pop()
         target = self._stack[-1]
-        self._check_changed(target)
+        self._check_changed(target, state)
         if not isinstance(target, Stub):
             self._with_state[id(target)] = target
         if isinstance(target, Stub):
@@ -264,20 +265,20 @@ class Machine(PickleNotes):
             else:
                 target.state = state
             if self.arrays_between:
-                self.skip(joblib_arrays.length_after(self, target))
+                self._stack[-1] = joblib_arrays.skip_array(self, target)
         elif hasattr(target, "build"):
             target.build(state)
 
-    def _check_changed(self, target: Any) -> None:
-        """Notes what no pickler writes: a change of a name, or of an object that has its state.
-
-        A state may replace the methods that such a change calls.
-        """
-        stated = target.stated if isinstance(target, Stub) else id(target) in self._with_state
-        if stated:
+    def _check_changed(self, target: Any, state: Any = None) -> None:
+        """Notes what no pickler writes: a change of a name, or of an object that has its state,
+        which may have replaced the methods that such a change calls."""
+        if target.stated if isinstance(target, Stub) else id(target) in self._with_state:
             self.suspect("a change of an object after its state")
         elif isinstance(target, Global):
             self.suspect(f"a change of {target}")
+        slots = state[1] if isinstance(state, tuple) and len(state) == 2 else None
+        if isinstance(slots, dict) and any(short_text(key, 2) == "__" for key in slots):
+            self.suspect("a change of __class__ or the like")  # a pickler writes other slots only
 
     def _extension(self, size: int) -> None:
         code = int.from_bytes(self._take(size), "little")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from headway.checkpoints.pickle_values import Damaged, Loaded, Stub, TooMuch
+from headway.checkpoints.pickle_values import Blob, Damaged, Loaded, Stub, TooMuch
 
 if TYPE_CHECKING:
     from headway.checkpoints.inert_pickle import Machine
@@ -32,17 +32,21 @@ def interpret(machine: Callable[[], Machine]) -> Loaded:
     return skipped
 
 
-def length_after(machine: Machine, target: Stub) -> int:
-    """Bytes of the array behind an object that has just got its state; 0 behind any other."""
-    from headway.checkpoints.pickle_rebuild import DTypeRef
+def skip_array(machine: Machine, target: Stub) -> Any:
+    """Skips the array behind an object that has just got its state, and describes it.
+
+    The object itself if it is not one of joblib, or its array is a pickle.
+    """
+    from headway.checkpoints.pickle_rebuild import ArrayRef, DTypeRef
 
     if (target.module, target.name) != (MODULE, NAME):
-        return 0
+        return target
     state = target.state if isinstance(target.state, dict) else {}
     dtype, shape = state.get("dtype"), state.get("shape")
     code = dtype.code if isinstance(dtype, DTypeRef) else ""
     if code.lstrip("<>|=").startswith("O"):
-        return _length_of_pickle(machine)
+        machine.skip(_length_of_pickle(machine))
+        return target
     kind = _PLAIN.fullmatch(code)
     if kind is None:
         raise Damaged("the type of an array of joblib is not known")
@@ -50,7 +54,14 @@ def length_after(machine: Machine, target: Stub) -> int:
         raise Damaged("the shape of an array of joblib is not a tuple of integers")
     size = 1 if kind[1] == "?" else int(kind[2] or 8) * (4 if kind[1] == "U" else 1)
     padding = machine._take(1)[0] if state.get(_ALIGNMENT) is not None else 0
-    return padding + size * math.prod(shape)
+    length = size * math.prod(shape)
+    machine.skip(padding)
+    place = Blob(machine.position, length)
+    end = machine.file.seek(0, 2) if machine._limit is None else machine._limit
+    if place.at + length > end:
+        raise Damaged(f"an array of joblib ends {place.at + length - end} bytes after the file")
+    machine.skip(length)
+    return ArrayRef(shape, dtype, state.get("order") == "F", place)
 
 
 def _length_of_pickle(machine: Machine) -> int:

@@ -259,6 +259,9 @@ class _Search:
             return
         at = start
         for number in range(MAX_PICKLES + 1):
+            at = self._after_zeros(file, at, end) if number or not head else at
+            if at >= end:
+                return
             if number == MAX_PICKLES or self.left < 0 or time.process_time() > self.deadline:
                 yield PickleMember(name, None, "it has too many pickles, or too costly ones")
                 return
@@ -269,6 +272,16 @@ class _Search:
             if loaded.damage is not None or loaded.end >= end or loaded.end <= at:
                 return
             at = loaded.end
+
+    def _after_zeros(self, file: BinaryIO, at: int, end: int) -> int:
+        """Where padding ends, or the time for it."""
+        file.seek(at)
+        while at < end and (piece := file.read(min(1 << 16, end - at))):
+            rest = piece.lstrip(b"\0")
+            at += len(piece) - len(rest)
+            if rest or time.process_time() > self.deadline:
+                break
+        return at
 
     def _load(self, file: BinaryIO, start: int, end: int) -> Loaded:
         loaded = inert_pickle.load(file, start=start, limit=end, deadline=self.deadline)
@@ -286,7 +299,7 @@ class _Search:
                 yield self._too_large(name)
                 return
             try:
-                first = _first_bytes(file, entry)
+                first = next(zip_archive.entry_chunks(file, entry, _HEAD), b"")[:_HEAD]
                 if first.startswith(NATIVE):
                     yield PickleMember(name, None, native=True)
                 elif entry.method == zip_archive.STORED:
@@ -385,7 +398,3 @@ class _Search:
             why = f"it has more than {compressed.MAX_UNPACKED} bytes when it is decompressed"
             yield PickleMember(name, None, why)
         yield from self.look(io.BytesIO(data), name, 0, len(data), depth + 1)
-
-
-def _first_bytes(file: BinaryIO, entry: ZipEntry) -> bytes:
-    return next(zip_archive.entry_chunks(file, entry, _HEAD), b"")[:_HEAD]

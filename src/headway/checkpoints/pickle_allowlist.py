@@ -286,6 +286,7 @@ CALLERS = frozenset(
         ("torch._tensor", "_rebuild_from_type"),
         ("torch._tensor", "_rebuild_from_type_v2"),
         ("builtins", "getattr"),
+        ("_codecs", "encode"),
         ("copyreg", "_reconstructor"),
         ("copyreg", "__newobj__"),
         ("copyreg", "__newobj_ex__"),

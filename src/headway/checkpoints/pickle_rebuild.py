@@ -58,6 +58,8 @@ class TensorRef:
     stride: tuple[int, ...]
     dtype: str
     state: Any = None
+    invalid: str = ""
+    """What is wrong with its description."""
 
     def build(self, state: Any) -> None:
         """Ignores attributes that are set on a tensor."""
@@ -113,11 +115,18 @@ def _whole(value: Any) -> bool:
 
 def _tensor(machine: Machine, args: tuple[Any, ...]) -> TensorRef:
     storage, offset, size, stride = args[:4]
-    if not (isinstance(storage, StorageRef) and isinstance(offset, int)):
-        raise ValueError
-    if not (_whole(size) and _whole(stride) and len(size) == len(stride)):
-        raise ValueError
+    if not isinstance(storage, StorageRef):
+        return _invalid("its storage is not described as torch does it")
+    if not (type(offset) is int and _whole(size) and _whole(stride)):
+        return _invalid("its offset, shape or strides are not integers")
+    if len(size) != len(stride):
+        return _invalid(f"it has {len(size)} axes and {len(stride)} strides")
     return TensorRef(storage, offset, tuple(size), tuple(stride), storage.dtype or "uint8")
+
+
+def _invalid(why: str) -> TensorRef:
+    """A tensor that is counted as lost: left out, the file would look complete."""
+    return TensorRef(StorageRef(NOWHERE, None, 0), 0, (), (), "uint8", invalid=why)
 
 
 def _tensor_v3(machine: Machine, args: tuple[Any, ...]) -> TensorRef:
@@ -161,16 +170,31 @@ def _mapping(machine: Machine, args: tuple[Any, ...]) -> dict[Any, Any]:
     return made
 
 
+def _check_counted(machine: Machine, args: tuple[Any, ...]) -> None:
+    """Notes a container of numbers that are counted up: a few bytes would fill the memory."""
+    if args and isinstance(args[0], Stub) and args[0].name in ("count", "repeat", "range"):
+        machine.suspect(f"a container of all that {args[0].name} gives", args)
+
+
 def _list(machine: Machine, args: tuple[Any, ...]) -> list[Any]:
+    _check_counted(machine, args)
     return list(args[0]) if args and isinstance(args[0], (list, tuple, set)) else []
 
 
 def _set(machine: Machine, args: tuple[Any, ...]) -> Any:
+    _check_counted(machine, args)
     return {item for item in (args[0] if args else ()) if hashable(item)}
 
 
 def _tuple(machine: Machine, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    _check_counted(machine, args)
     return tuple(args[0]) if args and isinstance(args[0], (list, tuple)) else ()
+
+
+def _bytes(machine: Machine, args: tuple[Any, ...]) -> Any:
+    if type(args[0]) is int:
+        machine.suspect("bytes of a size, without content", args)
+    return args[0]
 
 
 def _encode(machine: Machine, args: tuple[Any, ...]) -> Any:
@@ -332,8 +356,8 @@ REBUILDS: dict[tuple[str, str], Rebuild] = {
     ("builtins", "set"): _set,
     ("builtins", "frozenset"): _set,
     ("builtins", "getattr"): _getattr,
-    ("builtins", "bytearray"): _first,
-    ("builtins", "bytes"): _first,
+    ("builtins", "bytearray"): _bytes,
+    ("builtins", "bytes"): _bytes,
     ("copyreg", "_reconstructor"): _reconstructor,
     ("copyreg", "__newobj__"): _newobj,
     ("copyreg", "__newobj_ex__"): _newobj,

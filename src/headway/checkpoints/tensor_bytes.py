@@ -97,6 +97,8 @@ class StoragePlaces:
 
 def locate_tensor(ref: TensorRef, places: StoragePlaces, name: str, role: str) -> SavedTensor:
     """The range of a tensor in the file."""
+    if ref.invalid:
+        raise Lost(ref.invalid)
     if ref.dtype not in dtypes.SIZES:
         raise Unsupported(ref.dtype)
     item = dtypes.SIZES[ref.dtype]

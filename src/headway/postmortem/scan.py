@@ -305,6 +305,8 @@ def checkpoints_at(path: Path, links: Mapping[Path, Path] = {}) -> list[Path]:
             os.scandir(path).close()
         elif not path.is_file():
             raise UnreadableInput(f"{path} is neither a file nor a folder")
+        elif not path.stat().st_size:  # also what the system makes up, such as /proc/self/mem
+            raise UnreadableInput(f"{path} is empty")
         else:
             open(path, "rb").close()  # a missing permission is not an unknown format
         if path.is_dir():
@@ -315,8 +317,6 @@ def checkpoints_at(path: Path, links: Mapping[Path, Path] = {}) -> list[Path]:
             raise UnreadableInput(f"{path} contains no checkpoint. {why}")
         if recognise(path) is not None:
             return [path]
-        if not path.stat().st_size:
-            raise UnreadableInput(f"{path} is empty")
     except OSError as error:
         raise UnreadableInput(f"cannot read {path}: {error.strerror or error}") from error
     what = describe_file(path)

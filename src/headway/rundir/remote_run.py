@@ -11,6 +11,7 @@ store; a store that fails is tried again. A reader downloads the run and joins t
 from __future__ import annotations
 
 import atexit
+import errno
 import hashlib
 import json
 import os
@@ -58,8 +59,15 @@ def is_url(path: str | os.PathLike[str]) -> TypeGuard[str]:
 
 def local_path(path: str | os.PathLike[str]) -> Path:
     """A local path, also from a file:// URL."""
-    text = str(path)
-    return Path(text.removeprefix("file://")) if text.startswith("file://") else Path(path)
+    local = Path(str(path).removeprefix("file://"))
+    try:
+        os.lstat(local)
+    except (OSError, ValueError) as error:  # a zero byte is a ValueError
+        if not isinstance(error, OSError) or error.errno == errno.ENAMETOOLONG:
+            raise UnreadableInput(
+                f"{str(local)[:100]!r} is not a path: {error.args[-1]}"
+            ) from error
+    return local
 
 
 def open_store(url: str) -> tuple[Any, str]:
@@ -93,7 +101,7 @@ def fetch_run(url: str, target: Path | None = None) -> Path:
             store.get_file(root, str(place))
             return place
         _download(store, root, names, target)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # a store may raise anything
         raise UnreadableInput(f"cannot read {url}: {error}") from error
     if not names:
         raise UnreadableInput(f"{url} does not exist")

@@ -60,7 +60,7 @@ def read(path: Path) -> tuple[list[SavedTensor], dict[str, Any], list[Problem]]:
             )
         text = file.read(length)
     try:
-        header = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
+        header = json.loads(text.decode("utf-8"), object_pairs_hook=_unique, parse_int=_integer)
         json.dumps(header, ensure_ascii=False).encode("utf-8")  # half a character is no text
     except _TwiceNamed as error:
         return broken(f"its header has two entries called {str(error)[:200]!r}")
@@ -185,6 +185,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise _TwiceNamed(key)
         found[key] = value
     return found
+
+
+def _integer(text: str) -> int | float:
+    """The library takes -0 for a float."""
+    return float(text) if text == "-0" else int(text)
 
 
 def _is_text_table(value: Any) -> bool:

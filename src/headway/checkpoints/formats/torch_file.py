@@ -88,7 +88,7 @@ def _read_zip(path: Path, file: BinaryIO, start: int, size: int) -> OpenedPickle
     if pickle is None:
         raise tensor_bytes.Lost("it has no data.pkl")
     script = any(n.endswith("constants.pkl") for n in entries)
-    places = StoragePlaces(path, _order(file, entries))
+    places = StoragePlaces(path, byte_order(file, entries))
     storages: dict[str, StorageRef] = {}
     problems: list[Problem] = []
     packed: bytes | None = None
@@ -132,7 +132,8 @@ def _read_zip(path: Path, file: BinaryIO, start: int, size: int) -> OpenedPickle
     return opened
 
 
-def _order(file: BinaryIO, entries: dict[str, zip_archive.ZipEntry]) -> str:
+def byte_order(file: BinaryIO, entries: dict[str, zip_archive.ZipEntry]) -> str:
+    """The byte order that an archive declares."""
     for name, entry in entries.items():
         if name.endswith("/byteorder") and entry.size < 32:
             try:
