@@ -11,6 +11,7 @@ from typing import Any
 
 from headway.core.findings import Finding, Remedy
 from headway.core.records import EventRecord
+from headway.output.code_frame import edit_diff
 from headway.output.display_text import clean
 from headway.output.html import chart_json, layer_json, markup
 from headway.output.html.incident_sections import (
@@ -34,7 +35,6 @@ from headway.output.run_story import (
     find_incident,
     group_incidents,
     headline,
-    recorded_diff,
     run_length,
     tell_incident,
     tell_story,
@@ -136,7 +136,7 @@ def _remedies(remedies: Sequence[Remedy]) -> list[dict[str, Any]]:
             "tested": remedy.tested,
             "cured": remedy.cured,
             "trial": trial_text(remedy),
-            "diff": [clean(line)[:MAX_LINE_LENGTH] for line in recorded_diff(remedy.edits)],
+            "diff": [clean(line)[:MAX_LINE_LENGTH] for line in edit_diff(remedy.edits)],
         }
         for remedy in remedies[:MAX_REMEDIES]
     ]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from headway.core.findings import Remedy
 from headway.core.records import EventRecord
+from headway.output.code_frame import edit_diff
 from headway.output.html.markup import (
     Child,
     HtmlNode,
@@ -39,7 +40,6 @@ from headway.output.run_story import (
     IncidentStory,
     group_incidents,
     headline,
-    recorded_diff,
     run_length,
     steps_around,
     tell_incident,
@@ -304,7 +304,7 @@ def _remedy(remedy: Remedy) -> HtmlNode:
             "span",
             inline_code(remedy.text),
             tag("span", f" {trial}", class_="tried") if trial else None,
-            _diff(recorded_diff(remedy.edits)),
+            _diff(edit_diff(remedy.edits)),
         ),
         class_=kind,
     )
