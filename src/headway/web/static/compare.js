@@ -5,7 +5,7 @@ import { grouped, groupings } from "./groups.js";
 import { remember, tell } from "./notify.js";
 
 const MOST = 64;
-let chosen = new URLSearchParams(location.search).getAll("run"), group = new URLSearchParams(location.search).get("group") || "", received = null, runs = [], charts = null, view = null, drawing = null;
+let chosen = new URLSearchParams(location.search).getAll("run"), group = new URLSearchParams(location.search).get("group") || "", received = null, runs = [], charts = null, view = null, drawing = null, coloured = "";
 
 function query() {
   return chosen.map((id) => "run=" + encodeURIComponent(id)).join("&");
@@ -45,7 +45,15 @@ function pick(run) {
     load();
   });
   const last = run.step === null ? "" : ` step ${run.step}, loss ${number(run.loss)}`;
-  return element("label", "pick", box, " ", element("bdi", "", run.name), " ", badge(run.verdict, run.word.toLowerCase()), element("span", "quiet", last));
+  return element("label", "pick", box, " ", swatch(run), element("bdi", "", run.name), " ", badge(run.verdict, run.word.toLowerCase()), element("span", "quiet", last));
+}
+
+// The colour of its curves.
+function swatch(run) {
+  const made = element("span", "swatch"), at = drawing && charts ? drawing.runs.findIndex((known) => known.id === run.id) : -1;
+  made.hidden = at < 0 || !chosen.includes(run.id);
+  if (!made.hidden) made.style.background = charts.inkOf(drawing.colours ? drawing.colours[at] : at);
+  return made;
 }
 
 function picks() {
@@ -93,16 +101,31 @@ function draw() {
     charts.update(drawing);
   }
   settings();
+  const now = JSON.stringify([drawing.runs.map((run) => run.id), drawing.colours, Boolean(charts)]);
+  if (now !== coloured) { coloured = now; picks(); }
   document.documentElement.dataset.compared = String(drawing.runs.length);
 }
 
-// What differs comes first and is marked; the rest on demand.
+// The value that most runs share; of equally many, that of the earlier run.
+function mostCommon(values) {
+  const counts = new Map();
+  for (const value of values) counts.set(value, (counts.get(value) || 0) + 1);
+  const most = Math.max(...counts.values());
+  return values.find((value) => counts.get(value) === most);
+}
+
+// What differs comes first; the runs that differ from the others are marked. The rest on demand.
 function settings() {
   const rows = drawing.settings.filter(([, , differs]) => differs || !byId("only-different").checked);
   byId("settings").hidden = drawing.runs.length < 2 || !drawing.settings.length;
   const shown = table(rows.length ? "Settings of the runs" : "All recorded settings are the same", ["setting", ...drawing.runs.map((run) => run.name)],
     rows.map(([name, values]) => [name, ...values.map((value) => value || "–")]));
-  rows.forEach(([, , differs], at) => { if (differs) shown.querySelectorAll("tbody tr")[at].className = "differs"; });
+  rows.forEach(([, values, differs], at) => {
+    const row = shown.querySelectorAll("tbody tr")[at], usual = mostCommon(values);
+    if (differs) row.className = "differs";
+    values.forEach((value, run) => { if (value !== usual) row.children[run + 1].className = "odd"; });
+  });
+  for (const cell of shown.querySelectorAll("tr > :first-child")) cell.classList.add("stays");
   const signature = shown.textContent;
   if (byId("settings-table").dataset.signature === signature) return;
   byId("settings-table").dataset.signature = signature;
@@ -138,6 +161,7 @@ listen({
   },
   again() { list(); load(); },
 });
-addEventListener("themechange", () => { if (charts) charts.redraw(); });
+addEventListener("themechange", () => { if (charts) charts.redraw(); picks(); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", picks);
 list();
 load();

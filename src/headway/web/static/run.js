@@ -35,6 +35,7 @@ function reading() {
   const share = Math.min(drawn, checked);
   const running = summary !== null && summary.state === "running";
   byId("reading").hidden = share >= (running ? 0.97 : 0.999);
+  byId("report").hidden = !byId("reading").hidden || !drawing || !opened;
   byId("progress").value = share * 100;
   const parts = [];
   if (drawn < 0.999) parts.push(`${Math.floor(drawn * 100)} % read; the charts show a sample of the rest`);
@@ -198,6 +199,7 @@ function fresh() {
   loadDetails();
 }
 
+byId("report").href = at + "/report";
 start();
 listen({
   news({ runs, gone: lost }) {
