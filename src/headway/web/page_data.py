@@ -286,7 +286,8 @@ def timeline_data(
 
 REPORT_INTERVALS = 1500
 READ_WHILE_RUNNING, READ_AT_END = 0.97, 0.999
-"""Share of a run that is drawn and checked before it is saved: a running one is never at its end."""
+"""Share of a run that is drawn and checked before it can be saved. A running one is never read to
+its end."""
 
 
 def report_file(run: AnyRun, root: ServedFolder) -> str | None:
