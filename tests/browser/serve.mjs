@@ -103,6 +103,15 @@ const looks = {
     check((await row(page, "training").textContent()).includes("running"), "a run that trains is not running");
     return page;
   },
+  async length_is_live() {
+    const page = await toRun("training");
+    const glance = () => page.textContent("#glance");
+    const before = await glance();
+    check(/^running, now · training for [\d.]+ (s|min) · step \d+/.test(before), before);
+    const [trained] = before.match(/training for [^·]+/);
+    await page.waitForFunction((known) => !document.getElementById("glance").textContent.includes(known), trained);
+    return page;
+  },
   async charts_are_live() {
     const page = await toRun("training");
     const before = Number(await page.getAttribute("[data-panel=loss]", "aria-valuemax"));
