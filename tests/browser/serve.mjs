@@ -278,7 +278,10 @@ const looks = {
     // Each name has the colour of its curve, and what differs from the other run is marked.
     const curves = await page.$$eval("figure:has([data-panel=loss]) .entry", (found) => found.map((item) => [item.querySelector("bdi").textContent, getComputedStyle(item.querySelector(".swatch")).backgroundColor]).sort());
     equal(await page.$$eval(".pick:has(input:checked)", (found) => found.map((item) => [item.querySelector("bdi").textContent, getComputedStyle(item.querySelector(".swatch")).backgroundColor]).sort()), curves, "colours:");
-    equal(await page.$$eval("tr.differs:first-child td", (found) => found.map((item) => item.classList.contains("odd"))), [false, false, true]);
+    equal(await page.locator("tr.differs").first().locator("td").evaluateAll((found) => found.map((item) => item.classList.contains("odd"))), [false, false, true]);
+    const results = await page.$$eval("#settings-table tbody tr", (found) => Object.fromEntries(found.map((row) => [...row.cells].map((item) => item.textContent)).map(([name, ...values]) => [name, values])));
+    equal([results.verdict[0], results["last step"][0]], ["error", "119"]);
+    check(Number(results["best loss"][0]) <= Number(results.loss[0]), JSON.stringify(results));
     for (const count of await inks(page, "figure:not([hidden]) .chart canvas")) check(count > 5, "a chart is blank");
     await page.locator(".pick", { hasText: "well" }).locator("input").uncheck();
     await page.waitForFunction(() => document.documentElement.dataset.compared === "1");

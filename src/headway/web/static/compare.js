@@ -1,5 +1,5 @@
 // Several runs in the same charts.
-import { badge, byId, element, fetchJson, figure, listen, number, paced, pointsWanted, table } from "./common.js";
+import { badge, byId, duration, element, fetchJson, figure, listen, number, paced, pointsWanted, table } from "./common.js";
 
 import { grouped, groupings } from "./groups.js";
 import { remember, tell } from "./notify.js";
@@ -106,6 +106,11 @@ function draw() {
   document.documentElement.dataset.compared = String(drawing.runs.length);
 }
 
+const RESULTS = [
+  ["verdict", (run) => run.word.toLowerCase()], ["last step", (run) => String(run.step ?? "–")], ["loss", (run) => number(run.loss)],
+  ["best loss", (run) => number(run.best)], ["duration", (run) => duration(run.seconds)], ["samples/s", (run) => number(run.throughput)],
+];
+
 // The value that most runs share; of equally many, that of the earlier run.
 function mostCommon(values) {
   const counts = new Map();
@@ -117,11 +122,12 @@ function mostCommon(values) {
 // What differs comes first; the runs that differ from the others are marked. The rest on demand.
 function settings() {
   const rows = drawing.settings.filter(([, , differs]) => differs || !byId("only-different").checked);
-  byId("settings").hidden = drawing.runs.length < 2 || !drawing.settings.length;
-  const shown = table(rows.length ? "Settings of the runs" : "All recorded settings are the same", ["setting", ...drawing.runs.map((run) => run.name)],
-    rows.map(([name, values]) => [name, ...values.map((value) => value || "–")]));
+  byId("settings").hidden = drawing.runs.length < 2;
+  const results = RESULTS.map(([name, say]) => [name, ...drawing.runs.map(say)]);
+  const shown = table(rows.length ? "Results and settings of the runs" : "Results of the runs; all recorded settings are the same", ["", ...drawing.runs.map((run) => run.name)],
+    [...results, ...rows.map(([name, values]) => [name, ...values.map((value) => value || "–")])]);
   rows.forEach(([, values, differs], at) => {
-    const row = shown.querySelectorAll("tbody tr")[at], usual = mostCommon(values);
+    const row = shown.querySelectorAll("tbody tr")[results.length + at], usual = mostCommon(values);
     if (differs) row.className = "differs";
     values.forEach((value, run) => { if (value !== usual) row.children[run + 1].className = "odd"; });
   });
@@ -129,7 +135,10 @@ function settings() {
   const signature = shown.textContent;
   if (byId("settings-table").dataset.signature === signature) return;
   byId("settings-table").dataset.signature = signature;
+  const before = byId("settings-table").querySelector(".scroll"), [left, focused] = before ? [before.scrollLeft, before === document.activeElement] : [0, false];
   byId("settings-table").replaceChildren(shown);
+  shown.scrollLeft = left;
+  if (focused) shown.focus({ preventScroll: true });
 }
 byId("only-different").addEventListener("change", () => { if (drawing) settings(); });
 
