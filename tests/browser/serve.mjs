@@ -1,5 +1,5 @@
 // node serve.mjs URL FOLDER PID: looks at the live page with a browser and prints what came of it, as JSON.
-import { appendFileSync, cpSync } from "node:fs";
+import { appendFileSync, cpSync, readFileSync } from "node:fs";
 import { launch } from "./browser.mjs";
 import { check, equal, inks, redAbove, sound } from "./looking.mjs";
 
@@ -398,6 +398,10 @@ const looks = {
     check((await inks(page, "[data-panel=loss] canvas"))[0] > 20, "no band is drawn");
     check((await page.textContent("#note")).includes("the band reaches from the lowest run to the highest"), "the band is not explained");
     equal(await page.isHidden(".tools select"), true, "groups along time:");
+    await page.click("figure:has([data-panel=loss]) summary");
+    const [file] = await Promise.all([page.waitForEvent("download"), page.click("figure:has([data-panel=loss]) .save button:has-text('SVG')")]);
+    const fills = readFileSync(await file.path(), "utf8").match(/<polygon [^>]*fill="[^"]*"/g).map((one) => one.match(/fill="([^"]*)"/)[1]);
+    check(fills.length === 2 && fills.every((fill) => /^#[0-9a-f]{8}$/.test(fill)), `bands in the file: ${fills}`);
     const address = page.url();
     await page.goto("about:blank");
     await page.goto(address);

@@ -124,7 +124,7 @@ function settings() {
   const rows = drawing.settings.filter(([, , differs]) => differs || !byId("only-different").checked);
   byId("settings").hidden = drawing.runs.length < 2;
   const results = RESULTS.map(([name, say]) => [name, ...drawing.runs.map(say)]);
-  const shown = table(rows.length ? "Results and settings of the runs" : "Results of the runs; all recorded settings are the same", ["", ...drawing.runs.map((run) => run.name)],
+  const shown = table(rows.length ? "Results and settings of the runs" : "Results of the runs; all recorded settings are the same", ["run", ...drawing.runs.map((run) => run.name)],
     [...results, ...rows.map(([name, values]) => [name, ...values.map((value) => value || "–")])]);
   rows.forEach(([, values, differs], at) => {
     const row = shown.querySelectorAll("tbody tr")[results.length + at], usual = mostCommon(values);

@@ -262,9 +262,9 @@ const headwayTools = (() => {
       });
     });
     const pointsOf = (column) => plot.data[column].flatMap((y, index) => y === null || y === undefined ? [] : [place(plot.data[0][index], "x") + "," + place(y, "y")]);
-    for (const { series: [high, low], fill } of plot.bands || []) {
-      if (plot.series[high].show) inner.append(make("polygon", { points: [...pointsOf(high), ...pointsOf(low).reverse()].join(" "), fill }));
-    }
+    plot.bands.forEach(({ series: [high, low], fill }, at) => {
+      if (plot.series[high].show) inner.append(make("polygon", { points: [...pointsOf(high), ...pointsOf(low).reverse()].join(" "), fill: fill(plot, at) }));
+    });
     plot.series.slice(1).forEach((series, at) => {
       if (!series.show || !series.width) return;
       const line = make("polyline", { points: pointsOf(at + 1).join(" "), fill: "none", stroke: series.stroke(plot, at + 1), "stroke-width": series.width, "stroke-dasharray": series.dash ? series.dash.join(" ") : undefined });
