@@ -9,8 +9,14 @@ const pages = JSON.parse(readFileSync(process.argv[2], "utf8"));
 // Keeps what is written on canvases from now on.
 const wordsDrawn = (page) => page.evaluate(() => {
   window.words = [];
+  window.places = [];
   const write = CanvasRenderingContext2D.prototype.fillText;
-  CanvasRenderingContext2D.prototype.fillText = function (words, ...rest) { window.words.push(words); return write.call(this, words, ...rest); };
+  CanvasRenderingContext2D.prototype.fillText = function (words, ...rest) {
+    window.words.push(words);
+    const { a, e } = this.getTransform();
+    window.places.push([words, e / a + rest[0] - (this.textAlign === "right" ? this.measureText(words).width : 0)]);
+    return write.call(this, words, ...rest);
+  };
 });
 
 const shown = (page) => page.textContent("#status");
@@ -238,6 +244,8 @@ const looks = {
     check(sizes.length >= 2, `ticks: ${sizes}`);
     const odd = sizes.filter((words) => { const [value] = words.split(" "); return Number(value) * 8 % 1 !== 0; });
     equal(odd, [], `not round among ${sizes}:`);
+    const cut = (await page.evaluate(() => window.places)).filter(([words, left]) => /iB$/.test(words) && left < 0);
+    equal(cut, [], "cut off at the left:");
   },
   async layers_on_a_phone(page) {
     await wordsDrawn(page);

@@ -198,7 +198,7 @@ function headwayCharts(data, looked = () => {}, live = false) {
       },
       axes: [
         { ...axis, space: 90, size: 28, gap: 4, values: (plot, splits) => splits.map(sayX), ...(chosen.axis === "time" ? { incrs: headwayTools.SECONDS } : {}) },
-        { ...axis, size: 72, ...upright, ...(panel.bytes ? { incrs: headwayTools.BYTES } : {}), values: (plot, splits) => splits.map((y) => y == null ? "" : say(y, panel.bytes)), ...(panel.small ? { space: 24 } : {}) },
+        { ...axis, size: 72, ...upright, ...(panel.bytes ? { incrs: headwayTools.BYTES, ticks: { ...axis.ticks, size: 5 } } : {}), values: (plot, splits) => splits.map((y) => y == null ? "" : say(y, panel.bytes)), ...(panel.small ? { space: 24 } : {}) },
       ],
       series: [{}, ...lines],
       bands,
