@@ -6,6 +6,19 @@ import { check, equal, inks, redAbove, sound } from "./looking.mjs";
 
 const pages = JSON.parse(readFileSync(process.argv[2], "utf8"));
 
+// Keeps what is written on canvases from now on.
+const wordsDrawn = (page) => page.evaluate(() => {
+  window.words = [];
+  window.places = [];
+  const write = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (words, ...rest) {
+    window.words.push(words);
+    const { a, e } = this.getTransform();
+    window.places.push([words, e / a + rest[0] - (this.textAlign === "right" ? this.measureText(words).width : 0)]);
+    return write.call(this, words, ...rest);
+  };
+});
+
 const shown = (page) => page.textContent("#status");
 
 const looks = {
@@ -201,9 +214,47 @@ const looks = {
     const rows = (await fetched("CSV")).toString().trim().split("\n");
     equal(rows[0], "step,loss");
     check(rows.includes("1500,400"), "the spike is not in the table");
-    equal((await fetched("PNG")).subarray(1, 4).toString(), "PNG");
+    const picture = await fetched("PNG");
+    equal(picture.subarray(1, 4).toString(), "PNG");
+    const high = await page.$eval("[data-panel=loss] canvas", (canvas) => canvas.height);
+    check(picture.readUInt32BE(20) >= high + 40, `no room for a title and names: ${picture.readUInt32BE(20)} of ${high}`);
     const drawn = (await fetched("SVG")).toString();
     check(drawn.startsWith("<svg") && /<polyline points="[\d., -]{2000}/.test(drawn), drawn.slice(0, 300));
+  },
+  async file_is_whole(page) {
+    await page.click("figure:has([data-panel=gradients]) summary");
+    const [file] = await Promise.all([page.waitForEvent("download"), page.click("figure:has([data-panel=gradients]) .save button:has-text('SVG')")]);
+    const shown = await page.evaluate((text) => {
+      const read = new DOMParser().parseFromString(text, "image/svg+xml"), { error } = { error: getComputedStyle(document.documentElement).getPropertyValue("--error").trim() };
+      return {
+        words: [...read.querySelectorAll("text")].map((item) => item.textContent),
+        findings: read.querySelectorAll(`svg svg path[stroke="${error}"]`).length,
+        gaps: [...read.querySelectorAll(`path[fill="${error}"] title`)].map((item) => item.textContent),
+      };
+    }, readFileSync(await file.path(), "utf8"));
+    for (const words of ["Gradient norm", "before clipping", "after clipping"]) check(shown.words.includes(words), `${words} is not among ${shown.words}`);
+    check(shown.findings >= 1, "the findings are not in the file");
+    check(shown.gaps.includes("NaN"), "the NaN is not in the file");
+  },
+  async round_bytes(page) {
+    await wordsDrawn(page);
+    await page.setViewportSize({ width: 1179, height: 900 });
+    await page.waitForTimeout(250);
+    const sizes = (await page.evaluate(() => window.words)).filter((words) => /^[\d.]+ [KMG]iB$/.test(words));
+    check(sizes.length >= 2, `ticks: ${sizes}`);
+    const odd = sizes.filter((words) => { const [value] = words.split(" "); return Number(value) * 8 % 1 !== 0; });
+    equal(odd, [], `not round among ${sizes}:`);
+    const cut = (await page.evaluate(() => window.places)).filter(([words, left]) => /iB$/.test(words) && left < 0);
+    equal(cut, [], "cut off at the left:");
+  },
+  async layers_on_a_phone(page) {
+    await wordsDrawn(page);
+    await page.setViewportSize({ width: 390, height: 800 });
+    await page.waitForTimeout(250);
+    const names = (await page.evaluate(() => window.words)).filter((words) => /^(embed|head|bl)/.test(words));
+    check(names.length >= 4, `names: ${names}`);
+    equal(names.filter((name) => name.startsWith("b") && !/\.\d\./.test(name)), [], "without their number:");
+    equal(new Set(names).size, names.length, `some are the same among ${names}:`);
   },
   async machine_drawn(page) {
     const drawn = await page.$$eval("#system .chart", (found) => found.map((item) => item.dataset.panel));

@@ -1,5 +1,5 @@
 // node serve.mjs URL FOLDER PID: looks at the live page with a browser and prints what came of it, as JSON.
-import { appendFileSync, cpSync } from "node:fs";
+import { appendFileSync, cpSync, readFileSync } from "node:fs";
 import { launch } from "./browser.mjs";
 import { check, equal, inks, redAbove, sound } from "./looking.mjs";
 
@@ -31,7 +31,7 @@ async function open(path) {
 
 const row = (page, name) => page.locator("table.runs tr").filter({ has: page.getByRole("link", { name, exact: true }) });
 const numberIn = async (page, name, label) => Number(await row(page, name).locator(`[data-label="${label}"]`).textContent());
-const drawn = (page) => page.waitForFunction(() => Number(document.documentElement.dataset.drawn) > 0 && document.documentElement.dataset.details);
+const drawn = (page) => page.waitForFunction(() => document.documentElement && Number(document.documentElement.dataset.drawn) > 0 && document.documentElement.dataset.details);
 const drawnWithMaps = async (page) => { await drawn(page); await page.waitForSelector(".heat canvas"); };
 
 async function toRun(name) {
@@ -103,6 +103,15 @@ const looks = {
     check((await row(page, "training").textContent()).includes("running"), "a run that trains is not running");
     return page;
   },
+  async length_is_live() {
+    const page = await toRun("training");
+    const glance = () => page.textContent("#glance");
+    const before = await glance();
+    check(/^running, now · training for [\d.]+ (s|min) · step \d+/.test(before), before);
+    const [trained] = before.match(/training for [^·]+/);
+    await page.waitForFunction((known) => !document.getElementById("glance").textContent.includes(known), trained);
+    return page;
+  },
   async charts_are_live() {
     const page = await toRun("training");
     const before = Number(await page.getAttribute("[data-panel=loss]", "aria-valuemax"));
@@ -140,11 +149,30 @@ const looks = {
     await page.waitForFunction(() => document.activeElement.id === "incident-0");
     return page;
   },
+  async saved_as_a_file() {
+    const page = await toRun("trained");
+    await page.locator("#report:visible").focus();
+    const [file] = await Promise.all([page.waitForEvent("download"), page.keyboard.press("Enter")]);
+    equal(file.suggestedFilename(), "headway-trained.html");
+    const saved = await browser.newPage();
+    await file.saveAs(folder + "/saved.html");
+    await saved.goto("file://" + folder + "/saved.html");
+    await saved.waitForFunction(() => Number(document.documentElement.dataset.drawn) > 0);
+    equal(await saved.textContent("header .mono"), "trained");
+    check((await saved.textContent("#incident-0 .line.bad")).includes("loss = "), "the incident is not in the file");
+    check(await saved.$$eval(".heat canvas", (found) => found.length) === 1, "no layers");
+    await saved.close();
+    return page;
+  },
   async context_of_the_line() {
     const page = await toRun("trained");
     await page.waitForSelector("#incident-0 pre.context .line.bad");
     check((await page.textContent("#incident-0 .line.bad")).includes("loss = "), "another line is marked");
     check(await page.$$eval("#incident-0 pre.context .line", (found) => found.length) > 3, "the lines around it are missing");
+    // On a phone the code scrolls, and the mark of the line reaches to its end.
+    await page.setViewportSize({ width: 390, height: 800 });
+    const wide = await page.$eval("#incident-0 pre.context", (box) => [box.scrollWidth, box.querySelector(".line.bad").scrollWidth, box.querySelector(".line.bad").offsetWidth]);
+    check(wide[2] >= wide[1], `the line is ${wide[1]} wide, its mark ${wide[2]}`);
     return page;
   },
   async cure_copied() {
@@ -174,6 +202,13 @@ const looks = {
     await page.keyboard.press("Space");
     await row(page, "seed-2").locator('.setting:has-text("0.01")').waitFor();
     equal(await sound(page), []);
+    const moved = await page.$eval(".scroll:has(table.runs)", (box) => {
+      const place = () => box.querySelector("#rows th").getBoundingClientRect().left;
+      const before = place();
+      box.scrollLeft = 300;
+      return [box.scrollLeft > 0, place() - before];
+    });
+    check(moved[1] > -20, `the name is scrolled away by ${moved[1]}`);
     await page.keyboard.press("Escape");
     equal(await page.$$eval("details.save[open]", (found) => found.length), 0, "open menus:");
     await page.fill("#find", "seed-");
@@ -240,6 +275,13 @@ const looks = {
     await page.waitForFunction(() => document.documentElement.dataset.compared === "2" && Number(document.documentElement.dataset.drawn) > 0);
     equal(await page.$$eval("figure:has([data-panel=loss]) .legend bdi", (found) => found.map((item) => item.textContent).sort()), ["sick", "well"]);
     check((await page.textContent("tr.differs")).startsWith("torch"), "a difference is not marked");
+    // Each name has the colour of its curve, and what differs from the other run is marked.
+    const curves = await page.$$eval("figure:has([data-panel=loss]) .entry", (found) => found.map((item) => [item.querySelector("bdi").textContent, getComputedStyle(item.querySelector(".swatch")).backgroundColor]).sort());
+    equal(await page.$$eval(".pick:has(input:checked)", (found) => found.map((item) => [item.querySelector("bdi").textContent, getComputedStyle(item.querySelector(".swatch")).backgroundColor]).sort()), curves, "colours:");
+    equal(await page.locator("tr.differs").first().locator("td").evaluateAll((found) => found.map((item) => item.classList.contains("odd"))), [false, false, true]);
+    const results = await page.$$eval("#settings-table tbody tr", (found) => Object.fromEntries(found.map((row) => [...row.cells].map((item) => item.textContent)).map(([name, ...values]) => [name, values])));
+    equal([results.verdict[0], results["last step"][0]], ["error", "119"]);
+    check(Number(results["best loss"][0]) <= Number(results.loss[0]), JSON.stringify(results));
     for (const count of await inks(page, "figure:not([hidden]) .chart canvas")) check(count > 5, "a chart is blank");
     await page.locator(".pick", { hasText: "well" }).locator("input").uncheck();
     await page.waitForFunction(() => document.documentElement.dataset.compared === "1");
@@ -257,6 +299,20 @@ const looks = {
     await page.waitForFunction(() => document.documentElement.dataset.compared === "12" && Number(document.documentElement.dataset.drawn) > 0);
     const swatches = await page.$$eval("figure:has([data-panel=loss]) .swatch", (found) => found.map((item) => item.style.background));
     equal([swatches.length, new Set(swatches).size], [12, 12], "curves and colours:");
+    const near = swatches.map((one) => one.match(/\d+/g).map(Number)).flatMap((one, at, all) => all.slice(0, at).map((other) => Math.hypot(...one.map((part, place) => part - other[place]))));
+    check(Math.min(...near) > 45, `two colours are only ${Math.min(...near)} apart`);
+    // Wide as the table of settings is, the names of its rows stay.
+    await page.locator("#only-different").uncheck();
+    await page.setViewportSize({ width: 800, height: 800 });
+    const kept = await page.$eval("#settings-table .scroll", (box) => {
+      const place = () => box.querySelector("tbody td").getBoundingClientRect().left - box.getBoundingClientRect().left;
+      const before = place();
+      box.scrollLeft = 200;
+      return [box.scrollLeft > 100, place() - before];
+    });
+    equal(kept, [true, 0], "scrolled, and moved by:");
+    await page.setViewportSize({ width: 1180, height: 900 });
+    await page.waitForTimeout(300);
     // The curve next to the cursor is told from the others.
     const box = await page.locator("[data-panel=loss] .u-over").boundingBox();
     await page.mouse.move(box.x + box.width / 2, box.y + box.height - 4);
@@ -342,6 +398,10 @@ const looks = {
     check((await inks(page, "[data-panel=loss] canvas"))[0] > 20, "no band is drawn");
     check((await page.textContent("#note")).includes("the band reaches from the lowest run to the highest"), "the band is not explained");
     equal(await page.isHidden(".tools select"), true, "groups along time:");
+    await page.click("figure:has([data-panel=loss]) summary");
+    const [file] = await Promise.all([page.waitForEvent("download"), page.click("figure:has([data-panel=loss]) .save button:has-text('SVG')")]);
+    const fills = readFileSync(await file.path(), "utf8").match(/<polygon [^>]*fill="[^"]*"/g).map((one) => one.match(/fill="([^"]*)"/)[1]);
+    check(fills.length === 2 && fills.every((fill) => /^#[0-9a-f]{8}$/.test(fill)), `bands in the file: ${fills}`);
     const address = page.url();
     await page.goto("about:blank");
     await page.goto(address);
@@ -489,6 +549,8 @@ const looks = {
     };
     await narrow("the list");
     equal(await sound(page), []);
+    await page.click("[data-sort=name]");
+    equal(await page.getAttribute("th:has([data-sort=name])", "aria-sort"), "ascending", "sorted on a phone:");
     await row(page, "sick").getByRole("link").click();
     await drawnWithMaps(page);
     await narrow("a run");

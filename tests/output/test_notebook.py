@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import pytest
 
 import headway
-from headway.core.findings import Finding, Remedy, Severity, Where
+from headway.core.findings import Finding, Remedy, Severity, SourceEdit, Where
 from headway.core.records import Header, StepRecord
 from headway.core.signals import Signal
 from headway.engine import Engine
@@ -75,10 +75,19 @@ def report(*findings: Finding) -> Report:
     return Report("diagnose", findings, (), (), Coverage(30, 40))
 
 
+def test_a_fix_is_a_diff_below_its_finding() -> None:
+    edit = SourceEdit("train.py", 4, 5, "x.clamp_min(0)", "", "y = x.sqrt()", 4)
+    fix = Remedy("At train.py:1 write `y = x.clamp_min(0).sqrt()`", True, True, (edit,))
+    shown = report(replace(HOSTILE, remedies=(fix,)))._repr_html_()
+    assert "<pre>-y = x.sqrt()\n+y = x.clamp_min(0).sqrt()</pre>" in shown
+    assert shown.count("<th ") == 3
+    assert Balanced(shown)
+
+
 def test_nothing_hostile_becomes_a_tag() -> None:
     shown = Balanced(report(HOSTILE)._repr_html_())
     assert "<script>alert(1)</script> &" in shown.words
-    assert "<b>clip</b> (tested: cured)" in shown.words
+    assert "→ <b>clip</b> (tested on the failing step: cured)" in shown.words
     assert "\x1b" not in shown.words
     assert "1 error" in shown.words
 

@@ -102,7 +102,7 @@ def test_a_failing_target_is_said_once_and_changes_nothing(
         assert all(item["event"] == "end" for item in posted)
     said = [record.message for record in caplog.records if "notification" in record.message]
     assert len(said) == 1
-    assert "127.0.0.1 (HTTPError)" in said[0]
+    assert "127.0.0.1 (HTTPError 500)" in said[0]
     assert "secret" not in said[0]
     assert all(torch.equal(plain[name], watched[name]) for name in plain)
 
@@ -145,3 +145,24 @@ def test_the_command_line_refuses_it_too(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["run", "--notify", "no-such-command-of-ours", str(script)])
     assert done.exit_code == 2
     assert "no-such-command-of-ours" in done.output
+
+
+def test_a_command_that_needs_a_shell_is_refused_with_the_one_that_works(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="none runs; give sh -c 'cat >> /tmp/told'"):
+        Notifier("cat >> /tmp/told", "a run", lambda *_: None)
+    told = tmp_path / "told"
+    train(notify=f"sh -c 'cat >> {told}'")
+    assert "HD101" in told.read_text()
+
+
+def test_a_failing_command_is_reported_with_its_exit_code() -> None:
+    told: list[str] = []
+    done = threading.Event()
+
+    def once(_: str, text: str) -> None:
+        told.append(text)
+        done.set()
+
+    Notifier("sh -c 'exit 3'", "a run", once).ended("finished", 3)
+    assert done.wait(20)
+    assert told == ["a notification could not be sent to sh (exit code 3); training continues"]

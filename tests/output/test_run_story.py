@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from support.report_runs import BAD, incident, only_a_loss, sick_records, sick_run, well_run, write
 
 import headway
-from headway.core.findings import Finding, Severity, SourceEdit, Where
+from headway.core.findings import Finding, Severity, Where
 from headway.core.records import EventRecord, Header, Record, StepRecord
 from headway.core.signals import Signal
 from headway.output.run_story import (
@@ -19,7 +18,6 @@ from headway.output.run_story import (
     find_incident,
     group_incidents,
     headline,
-    recorded_diff,
     run_length,
     say_duration,
     steps_around,
@@ -124,21 +122,3 @@ def test_the_steps_around(tmp_path: Path) -> None:
     assert rows[3][1:3] == ["NaN", "NaN"]
     assert "skip" in rows[3][3]
     assert float(rows[2][1]) == pytest.approx(0.8, abs=0.1)
-
-
-def test_a_fix_is_a_diff_only_of_the_very_file(tmp_path: Path) -> None:
-    source = tmp_path / "losses.py"
-    text = "p = softmax(x)\nkl = p * p.log()\n"
-    source.write_text(text)
-    at = text.index("p.log()")
-    digest = hashlib.sha256(text.encode()).hexdigest()
-
-    def edit(sha256: str) -> tuple[SourceEdit]:
-        return (SourceEdit(str(source), at, at + 1, "p.clamp_min(1e-7)", sha256),)
-
-    assert recorded_diff(edit(digest)) == ["-kl = p * p.log()", "+kl = p * p.clamp_min(1e-7).log()"]
-    assert recorded_diff(edit("")) == []  # a log may not choose which file is shown
-    assert recorded_diff(edit("0" * 64)) == []
-    assert recorded_diff((SourceEdit("/dev/zero", 0, 1, "", digest),)) == []
-    source.write_text("\n" + text)
-    assert recorded_diff(edit(digest)) == []

@@ -48,7 +48,9 @@ def hostile_folder(folder: Path) -> None:
     write(claims, sick_records())
     page = claims / "incidents" / "1-step83"
     page.mkdir(parents=True)
-    (page / "README.md").symlink_to("/etc/passwd")
+    outside = folder.parent / "outside.md"
+    outside.write_text("> 1 | root: what lies outside of the folder\n")
+    (page / "README.md").symlink_to(outside)
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +74,25 @@ def test_every_run_has_an_answer(served: Served) -> None:
             assert len(answer.body) < 3_000_000, (name, part)
             assert b"root:" not in answer.body, (name, part)
     assert runs["good"]["verdict"] == "error"
+
+
+@pytest.mark.slow
+def test_every_run_can_be_saved(served: Served) -> None:
+    served.wait_for("claims", lambda run: run["checked"] == 1)
+    for name, run in served.runs().items():
+        served.ask(f"/api/runs/{run['id']}/charts")
+        answer = served.ask(f"/api/runs/{run['id']}/report")
+        assert answer.status in (200, 503), name
+        assert b"root:" not in answer.body, name
+        assert b"\x1b" not in answer.body, name
+        if name in ("good", "claims"):
+            assert answer.status == 200
+            assert answer.headers["content-disposition"] == (
+                f'attachment; filename="headway-{name}.html"'
+            )
+            assert b"Content-Security-Policy" in answer.body
+            assert b"HD101 nonfinite-loss" in answer.body
+    assert served.ask("/api/runs/nobody/report").status == 404
 
 
 def test_what_is_whole_in_a_broken_file_is_shown(served: Served) -> None:

@@ -128,3 +128,22 @@ def test_differences_of_settings_come_first(tmp_path: Path) -> None:
     assert (first["best"], first["lr"], first["note"]) == (0.0, 0.1, "A #baseline of #v2")
     assert first["tags"] == ["baseline", "v2"]
     assert summarize_run(runs[1])["tags"] == []
+
+
+def test_a_run_that_is_not_read_yet_keeps_its_place(tmp_path: Path) -> None:
+    """Colours and groups go by the position of a run, whatever of the others has come."""
+    from headway.web.access import ServedFolder
+    from headway.web.own_run import OwnRun
+    from headway.web.page_data import comparison_data
+
+    runs = []
+    for name in ("one", "two"):
+        stream: list[Record] = [Header("headway", {"loss": Signal()}, {}, {})]
+        stream += [StepRecord(0, step + 1, step, {"loss": 2.0 - step}) for step in range(3)]
+        write(tmp_path / name, stream)
+        runs.append(OwnRun(ServedFolder(tmp_path), tmp_path / name))
+    data = comparison_data([(runs[0], None), (runs[1], runs[1].charts(None, None, 100))])
+    (series,) = data["panels"][0]["series"]
+    assert (series["label"], series["colour"]) == ("two", 1)
+    assert data["run_clocks"][0] is None
+    assert data["end"] == 2

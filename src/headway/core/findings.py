@@ -73,6 +73,11 @@ class SourceEdit:
     new: str
     sha256: str = ""
     """Digest of the file that the positions refer to."""
+    lines: str | None = None
+    """The lines that it changes, as they were: what shows the edit needs no file for it. None if
+    they are too long."""
+    column: int = 0
+    """Characters of `lines` before `start`."""
 
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -80,12 +85,15 @@ class SourceEdit:
     @classmethod
     def from_dict(cls, data: Any) -> SourceEdit | None:
         """The edit that a log or a report contains; None if the data is not a valid edit."""
-        if not isinstance(data, Mapping) or set(data) != set(cls.__slots__):
+        needed = {"file", "start", "end", "new", "sha256"}
+        if not isinstance(data, Mapping) or not needed <= set(data) <= set(cls.__slots__):
             return None
         edit = cls(**data)
-        texts = all(isinstance(text, str) for text in (edit.file, edit.new, edit.sha256))
-        numbers = all(type(number) is int for number in (edit.start, edit.end))
-        return edit if texts and numbers and 0 <= edit.start <= edit.end else None
+        lines = "" if edit.lines is None else edit.lines
+        texts = all(isinstance(text, str) for text in (edit.file, edit.new, edit.sha256, lines))
+        numbers = all(type(number) is int for number in (edit.start, edit.end, edit.column))
+        valid = texts and numbers and 0 <= edit.start <= edit.end
+        return edit if valid and 0 <= edit.column <= edit.start else None
 
 
 @dataclass(frozen=True, slots=True)

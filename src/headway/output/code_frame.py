@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import hashlib
 import linecache
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -195,20 +194,42 @@ MAX_DIFF_LINES = 8
 
 
 def edit_diff(edits: Sequence[SourceEdit]) -> list[str]:
-    """The removed and added lines of edits of one file; empty if the file has changed since."""
+    """The removed and added lines of edits of one file, from the lines that the edits contain.
+
+    No file is opened: the user may have changed it since, and a log may name any.
+    """
     if not edits or len({edit.file for edit in edits}) > 1:
         return []
-    try:
-        data = Path(edits[0].file).read_bytes()
-        text = data.decode("utf-8")
-    except (OSError, ValueError):
-        return []
-    digest = edits[0].sha256
-    if digest and hashlib.sha256(data).hexdigest() != digest:
-        return []
-    changed = text
-    for edit in sorted(edits, key=lambda edit: -edit.start):
-        changed = changed[: edit.start] + edit.new + changed[edit.end :]
-    lines = difflib.unified_diff(text.splitlines(), changed.splitlines(), n=0, lineterm="")
-    kept = [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    parts: list[_EditedPart] = []
+    for edit in sorted(edits, key=lambda edit: edit.start):
+        if edit.lines is None:
+            return []
+        begin = edit.start - edit.column
+        if parts and begin < parts[-1].end:
+            parts[-1].edits.append(edit)
+            parts[-1].text += edit.lines[parts[-1].end - begin :]
+        else:
+            parts.append(_EditedPart(begin, edit.lines, [edit]))
+    kept = [line for part in parts for line in part.diff()]
     return kept if len(kept) <= MAX_DIFF_LINES else [*kept[:MAX_DIFF_LINES], "  …"]
+
+
+@dataclass(slots=True)
+class _EditedPart:
+    """Whole lines of a file, and the edits in them."""
+
+    begin: int
+    text: str
+    edits: list[SourceEdit]
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.text)
+
+    def diff(self) -> list[str]:
+        changed = self.text
+        for edit in reversed(self.edits):
+            start, end = edit.start - self.begin, edit.end - self.begin
+            changed = changed[:start] + edit.new + changed[end:]
+        lines = difflib.unified_diff(self.text.splitlines(), changed.splitlines(), n=0, lineterm="")
+        return [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]

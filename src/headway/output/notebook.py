@@ -15,7 +15,7 @@ from headway.core.findings import Finding, Severity
 from headway.core.numbers import plural, say
 from headway.core.records import Record, StepRecord
 from headway.errors import import_optional
-from headway.output.code_frame import frame_of
+from headway.output.code_frame import edit_diff, frame_of
 from headway.output.console import verdict_line
 from headway.output.display_text import clean
 from headway.output.view import (
@@ -24,6 +24,7 @@ from headway.output.view import (
     finding_title,
     format_where,
     repeats_text,
+    trial_text,
 )
 from headway.rundir.downsample import Downsampler
 
@@ -114,9 +115,7 @@ def finding_html(finding: Finding) -> str:
     step = "" if finding.step is None else f", step {finding.step}"
     level = f'<span style="color:{_COLOURS[finding.severity]}">{finding.severity}</span>'
     parts = [f"<div>{level}{_safe(step)}: {_what(finding)}"]
-    if remedies := _remedies(finding):
-        parts.append(f"<br>{remedies}")
-    return "".join([*parts, "</div>"])
+    return "".join([*parts, _remedies(finding), "</div>"])
 
 
 def findings_html(findings: Sequence[Finding]) -> str:
@@ -131,9 +130,7 @@ def _block(head: str, lines: Iterable[str], findings: Sequence[Finding], picture
     # The worst first, and among equals the earliest.
     ordered = sorted(findings, key=lambda item: -item.severity)
     if ordered:
-        titles = "".join(
-            f'<th style="{_CELL}">{title}</th>' for title in ("", "step", "finding", "what to do")
-        )
+        titles = "".join(f'<th style="{_CELL}">{title}</th>' for title in ("", "step", "finding"))
         rows = "".join(map(_row, ordered[:SHOWN]))
         parts.append(f"<table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>")
     if len(ordered) > SHOWN:
@@ -144,7 +141,8 @@ def _block(head: str, lines: Iterable[str], findings: Sequence[Finding], picture
 def _row(finding: Finding) -> str:
     level = f'<span style="color:{_COLOURS[finding.severity]}">{finding.severity}</span>'
     step = "" if finding.step is None else str(finding.step)
-    columns = (level, step, _what(finding), _remedies(finding))
+    # Below, not beside: source lines do not wrap, and would leave no room for a column.
+    columns = (level, step, _what(finding) + _remedies(finding))
     cells = "".join(f'<td style="{_CELL}">{cell}</td>' for cell in columns)
     return f"<tr>{cells}</tr>"
 
@@ -166,10 +164,16 @@ def _what(finding: Finding) -> str:
 
 
 def _remedies(finding: Finding) -> str:
-    return "<br>".join(
-        _safe(item.text + (" (tested: cured)" if item.tested and item.cured else ""))
-        for item in finding.remedies
-    )
+    """What to do, a line for each; a fix that is an edit as a diff."""
+    told = []
+    for item in finding.remedies:
+        trial = trial_text(item)
+        text = f"→ {item.text}" + (f" ({trial})" if trial else "")
+        changed = "\n".join(clean(line) for line in edit_diff(item.edits))
+        told.append(
+            f"<div>{_safe(text)}</div>" + (f"<pre>{escape(changed)}</pre>" if changed else "")
+        )
+    return "".join(told)
 
 
 def _safe(text: object) -> str:

@@ -82,6 +82,8 @@ DELIVERY_SECONDS = 20.0
 ENDING_SECONDS = 5.0
 """Time that the end of a run waits for its last message: the process may be about to exit."""
 LONGEST_MESSAGE = 1000
+_SHELL = frozenset(("|", ">", ">>", "<", "&", "&&", "||", ";"))
+"""Words of a command that only a shell understands."""
 
 Message = Mapping[str, Any]
 Send = Callable[[Message], None]
@@ -112,8 +114,12 @@ def _target(item: Any) -> tuple[str, Send]:
         words = shlex.split(item)
     except ValueError as error:
         raise UsageError(f"notify: the command {item!r} cannot be read: {error}") from error
-    if shutil.which(words[0]) is None:
-        raise UsageError(f"notify: the command {words[0]!r} is not found")
+    if not words or shutil.which(words[0]) is None:
+        raise UsageError(f"notify: the command {''.join(words[:1])!r} is not found")
+    if _SHELL.intersection(words):
+        found = next(word for word in words if word in _SHELL)
+        hint = shlex.join(["sh", "-c", item])
+        raise UsageError(f"notify: a shell would understand {found!r}, but none runs; give {hint}")
     return words[0], lambda message: _run(words, message)
 
 
@@ -144,6 +150,15 @@ def _run(words: list[str], message: Message) -> None:
         timeout=DELIVERY_SECONDS,
         check=True,
     )
+
+
+def _why(error: Exception) -> str:
+    """What went wrong, without the URL or the command: they may contain a secret."""
+    code = getattr(error, "returncode", None)
+    if code is not None:
+        return f"exit code {code}"
+    status = getattr(error, "code", None)
+    return type(error).__name__ if status is None else f"{type(error).__name__} {status}"
 
 
 class Notifier:
@@ -203,10 +218,10 @@ class Notifier:
                 try:
                     send(message)
                 except Exception as error:  # no failure of a target may reach the training
-                    first = type(error).__name__
+                    why = _why(error)
                     self._once(
                         f"notify-{name}",
-                        f"a notification could not be sent to {name} ({first}); training continues",
+                        f"a notification could not be sent to {name} ({why}); training continues",
                     )
             if delivered is not None:
                 delivered.set()

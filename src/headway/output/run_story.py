@@ -8,18 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.core.findings import Finding, Remedy, Severity, SourceEdit, say_line
+from headway.core.findings import Finding, Remedy, Severity, say_line
 from headway.core.incident_events import incident_concerns, read_incident
 from headway.core.numbers import plural, say
 from headway.core.records import EventRecord
-from headway.output.code_frame import edit_diff
 from headway.output.incident_view import read_incident_view
 from headway.output.view import CauseView, ReportView, verdict_of
 from headway.rundir.chart_data import ChartData
 from headway.rundir.downsample import Downsampler
 from headway.rundir.timeline import find_step
 
-MAX_SOURCE_BYTES = 1 << 21
 STEPS_AROUND = 3
 """Steps listed before and after an incident."""
 ENDINGS = {"finished": "run finished", "failed": "run failed", "interrupted": "run interrupted"}
@@ -100,23 +98,6 @@ def tell_story(report: ReportView, data: ChartData) -> list[str]:
     if cured is not None:
         story.append(f"Tested on the failing step and cured: {cured.text.rstrip('.')}.")
     return story
-
-
-def recorded_diff(edits: Sequence[SourceEdit]) -> list[str]:
-    """A fix as removed and added lines; empty if the source is not the one that was run.
-
-    A log may name any file. It is opened only to compare it with the digest in the log, so a log
-    cannot show what its writer did not have.
-    """
-    if not edits or not all(edit.sha256 for edit in edits):
-        return []
-    try:
-        source = Path(edits[0].file)
-        if not source.is_file() or source.stat().st_size > MAX_SOURCE_BYTES:
-            return []
-    except (OSError, ValueError):
-        return []
-    return edit_diff(edits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import bisect
 import contextlib
 import hashlib
 import io
@@ -149,6 +150,8 @@ class FileStatement(Statement):
         yield self.node  # `x /= n`
 
 
+MAX_EDITED_LINES = 4000
+"""Characters of the lines that are kept with an edit."""
 OVERLAID: dict[str, bytes] = {}
 """Contents that files have for this process only; `source_overlay.py` sets them."""
 
@@ -190,7 +193,14 @@ class SourceFile(SourceText):
         return self._lines[number - 1] if 0 < number <= len(self._lines) else ""
 
     def edit(self, start: int, end: int, new: str) -> SourceEdit:
-        return SourceEdit(os.path.abspath(self.path), start, end, new, self.sha256)
+        """The edit, with the lines that it changes."""
+        first = bisect.bisect_right(self._starts, start, hi=len(self._lines)) - 1
+        last = bisect.bisect_right(self._starts, end, hi=len(self._lines)) - 1
+        lines = "".join(self._lines[first : last + 1]).rstrip("\r\n")
+        column = start - self._starts[first]
+        kept = lines if len(lines) <= MAX_EDITED_LINES else None
+        path = os.path.abspath(self.path)
+        return SourceEdit(path, start, end, new, self.sha256, kept, column)
 
 
 def _last_line_of_head(node: ast.stmt) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from functools import cache
 from importlib.resources import files
@@ -167,6 +168,7 @@ class WebApp:
                 Route("/api/runs/{key}", self._details),
                 Route("/api/runs/{key}/charts", self._charts),
                 Route("/api/runs/{key}/layers", self._layers),
+                Route("/api/runs/{key}/report", self._report),
                 Route("/api/columns", self._columns),
                 Route("/api/compare", self._compare),
                 Route("/api/events", self._events),
@@ -273,6 +275,23 @@ class WebApp:
 
         return await self._json(work)
 
+    async def _report(self, request: Request) -> Response:
+        """The run as the file that `headway report` writes."""
+        run = self._run(request)
+        if run is None:
+            return _not_found()
+
+        def work() -> str | None:
+            with self.run_index.answers, run.lock:
+                return page_data.report_file(run, self.root)
+
+        text = await asyncio.to_thread(work)
+        if text is None:
+            return PlainTextResponse("The run is still being read.\n", 503)
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", run.name)[:80].strip("-.") or "run"
+        headers = {"Content-Disposition": f'attachment; filename="headway-{name}.html"'}
+        return Response(text, media_type="text/html", headers=headers)
+
     async def _compare(self, request: Request) -> Response:
         keys = list(dict.fromkeys(request.query_params.getlist("run")))[:MAX_COMPARED]
         runs = [run for run in map(self.run_index.get, keys) if run is not None]
@@ -280,11 +299,7 @@ class WebApp:
         points = max(min(points, MAX_COMPARED_POINTS // max(len(runs), 1)), FEWEST_POINTS)
 
         def work() -> dict[str, Any]:
-            drawn = [
-                (run, data)
-                for run in runs
-                if (data := run.charts(low, high, points, beside=len(runs))) is not None
-            ]
+            drawn = [(run, run.charts(low, high, points, beside=len(runs))) for run in runs]
             return {
                 **page_data.comparison_data(drawn),
                 "runs": [run_table.summarize_run(run) for run in runs],
@@ -292,7 +307,11 @@ class WebApp:
                 "unknown": len(keys) - len(runs),
             }
 
-        return await self._json(work)
+        def made() -> str:
+            with self.run_index.answers:
+                return self._shorten(_dump(work()))
+
+        return Response(await asyncio.to_thread(made), media_type="application/json")
 
     async def _events(self, request: Request) -> Response:
         if request.method == "HEAD":

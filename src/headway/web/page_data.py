@@ -11,8 +11,9 @@ from typing import Any
 
 from headway.core.findings import Finding, Remedy
 from headway.core.records import EventRecord
+from headway.output.code_frame import edit_diff
 from headway.output.display_text import clean
-from headway.output.html import chart_json, layer_json, markup
+from headway.output.html import chart_json, layer_json, markup, report_page
 from headway.output.html.incident_sections import (
     AROUND_COLUMNS,
     OPERAND_COLUMNS,
@@ -34,7 +35,6 @@ from headway.output.run_story import (
     find_incident,
     group_incidents,
     headline,
-    recorded_diff,
     run_length,
     tell_incident,
     tell_story,
@@ -136,7 +136,7 @@ def _remedies(remedies: Sequence[Remedy]) -> list[dict[str, Any]]:
             "tested": remedy.tested,
             "cured": remedy.cured,
             "trial": trial_text(remedy),
-            "diff": [clean(line)[:MAX_LINE_LENGTH] for line in recorded_diff(remedy.edits)],
+            "diff": [clean(line)[:MAX_LINE_LENGTH] for line in edit_diff(remedy.edits)],
         }
         for remedy in remedies[:MAX_REMEDIES]
     ]
@@ -284,6 +284,21 @@ def timeline_data(
     }
 
 
+REPORT_INTERVALS = 1500
+READ_WHILE_RUNNING, READ_AT_END = 0.97, 0.999
+"""Share of a run that is drawn and checked before it can be saved. A running one is never read to
+its end."""
+
+
+def report_file(run: AnyRun, root: ServedFolder) -> str | None:
+    """The run as one HTML file; None while it is being read."""
+    report, needed = run.report(), READ_WHILE_RUNNING if run.state() == "running" else READ_AT_END
+    data = run.charts(None, None, REPORT_INTERVALS, maps=True)
+    if report is None or data is None or min(run.progress()) < needed:
+        return None
+    return report_page.render(report, data, subject=run.name, folder=run.path, read=root.text)
+
+
 def layer_data(data: ChartData | None, causes: Sequence[CauseView]) -> dict[str, Any]:
     """The layer × step heat maps, each with a description, and the layers that changed first."""
     if data is None:
@@ -291,10 +306,16 @@ def layer_data(data: ChartData | None, causes: Sequence[CauseView]) -> dict[str,
     return {"maps": layer_json.heat_maps(data), "changes": layer_json.first_changes(causes, data)}
 
 
-def comparison_data(drawn: Sequence[tuple[AnyRun, ChartData]]) -> dict[str, Any]:
-    """The charts of several runs, overlaid, with one colour per run."""
+def comparison_data(runs: Sequence[tuple[AnyRun, ChartData | None]]) -> dict[str, Any]:
+    """The charts of several runs, overlaid, with one colour per run: its position.
+
+    Of a run that is not read yet there is no data.
+    """
     panels: dict[str, dict[str, Any]] = {}
-    for colour, (run, data) in enumerate(drawn):
+    drawn = [(run, data) for run, data in runs if data is not None]
+    for colour, (run, data) in enumerate(runs):
+        if data is None:
+            continue
         system = chart_json.system_panels(data, ranks=False)
         for panel in [*chart_json.panels(data), *chart_json.components(data), *system]:
             shared = panels.setdefault(panel["id"], {**panel, "series": [], "says": ""})
@@ -309,7 +330,7 @@ def comparison_data(drawn: Sequence[tuple[AnyRun, ChartData]]) -> dict[str, Any]
         "end": max((data.end for _, data in drawn), default=0),
         "jumps": [],
         "repeated": [clip_text(run.name, 80) for run, data in drawn if data.jumps],
-        "run_clocks": [chart_json.clocks(data) for _, data in drawn],
+        "run_clocks": [data and chart_json.clocks(data) for _, data in runs],
         "panels": [panel for panel in panels.values() if "small" not in panel],
         "components": [],
         "system": [panel for panel in panels.values() if "small" in panel],

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from headway.core.findings import Remedy
 from headway.core.records import EventRecord
+from headway.output.code_frame import edit_diff
 from headway.output.html.markup import (
     Child,
     HtmlNode,
@@ -25,11 +26,11 @@ from headway.output.incident_view import (
     LineView,
     OperandView,
     OriginView,
+    Read,
     SamplePart,
     SampleView,
     SourceLine,
     TrialView,
-    read_head,
     read_incident_view,
     read_samples,
     read_source_lines,
@@ -39,7 +40,6 @@ from headway.output.run_story import (
     IncidentStory,
     group_incidents,
     headline,
-    recorded_diff,
     run_length,
     steps_around,
     tell_incident,
@@ -90,11 +90,11 @@ OPERAND_COLUMNS = ("tensor", "shape", "dtype", "min", "max", "NaN", "Inf", "zero
 
 
 def incidents_section(
-    report: SourcedReportView, data: ChartData, run: Path | None
+    report: SourcedReportView, data: ChartData, run: Path | None, read: Read
 ) -> HtmlNode | None:
     """The steps that were re-run: source line, tensors, cause and tried remedies.
 
-    `run` is the run directory, which contains the source around the line.
+    `run` is the run directory, which contains the source around the line; `read` reads its files.
     """
     if not data.incidents:
         return None
@@ -103,8 +103,8 @@ def incidents_section(
         lines: Sequence[SourceLine] = []
         samples: Sequence[SampleView] = []
         if run is not None:
-            lines = read_source_lines(run, data.incidents, group.number, read_head)
-            samples = read_samples(run, data.incidents, group.number, read_head)
+            lines = read_source_lines(run, data.incidents, group.number, read)
+            samples = read_samples(run, data.incidents, group.number, read)
         story = tell_incident(report.causes, data, group)
         articles.append(_incident(group, story, data, lines, samples))
     return section("incidents", "Incidents", articles)
@@ -304,7 +304,7 @@ def _remedy(remedy: Remedy) -> HtmlNode:
             "span",
             inline_code(remedy.text),
             tag("span", f" {trial}", class_="tried") if trial else None,
-            _diff(recorded_diff(remedy.edits)),
+            _diff(edit_diff(remedy.edits)),
         ),
         class_=kind,
     )

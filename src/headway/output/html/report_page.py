@@ -26,6 +26,7 @@ from headway.output.html.sections import (
     environment_section,
     events_section,
 )
+from headway.output.incident_view import Read, read_head
 from headway.output.view import CauseView, SourcedReportView
 from headway.rundir.chart_data import ChartData
 
@@ -40,9 +41,17 @@ SCRIPTS = (
 STYLES = ("uPlot.min.css", "report.css")
 
 
-def render(report: SourcedReportView, data: ChartData, *, subject: str = "") -> str:
-    """The whole document."""
-    shorten = make_path_shortener(subject)
+def render(
+    report: SourcedReportView,
+    data: ChartData,
+    *,
+    subject: str = "",
+    folder: Path | None = None,
+    read: Read = read_head,
+) -> str:
+    """The whole document. `folder`: the run directory, if `subject` is only its name."""
+    shorten = make_path_shortener(folder or subject)
+    folder = folder or (Path(subject) if subject else None)
     title = f"headway: {subject}" if subject else "headway report"
     body = join(
         tag("a", "Skip to the charts", href="#timeline", class_="skip"),
@@ -57,7 +66,7 @@ def render(report: SourcedReportView, data: ChartData, *, subject: str = "") -> 
             _timeline(data),
             _system(data),
             causes_section(report, data),
-            incidents_section(report, data, Path(subject) if subject else None),
+            incidents_section(report, data, folder, read),
             events_section(data),
             _maps(data, report.causes),
             _components(data),

@@ -1,11 +1,11 @@
 // Several runs in the same charts.
-import { badge, byId, element, fetchJson, figure, listen, number, paced, pointsWanted, table } from "./common.js";
+import { badge, byId, duration, element, fetchJson, figure, listen, number, paced, pointsWanted, table } from "./common.js";
 
 import { grouped, groupings } from "./groups.js";
 import { remember, tell } from "./notify.js";
 
 const MOST = 64;
-let chosen = new URLSearchParams(location.search).getAll("run"), group = new URLSearchParams(location.search).get("group") || "", received = null, runs = [], charts = null, view = null, drawing = null;
+let chosen = new URLSearchParams(location.search).getAll("run"), group = new URLSearchParams(location.search).get("group") || "", received = null, runs = [], charts = null, view = null, drawing = null, coloured = "";
 
 function query() {
   return chosen.map((id) => "run=" + encodeURIComponent(id)).join("&");
@@ -45,7 +45,15 @@ function pick(run) {
     load();
   });
   const last = run.step === null ? "" : ` step ${run.step}, loss ${number(run.loss)}`;
-  return element("label", "pick", box, " ", element("bdi", "", run.name), " ", badge(run.verdict, run.word.toLowerCase()), element("span", "quiet", last));
+  return element("label", "pick", box, " ", swatch(run), element("bdi", "", run.name), " ", badge(run.verdict, run.word.toLowerCase()), element("span", "quiet", last));
+}
+
+// The colour of its curves.
+function swatch(run) {
+  const made = element("span", "swatch"), at = drawing && charts ? drawing.runs.findIndex((known) => known.id === run.id) : -1;
+  made.hidden = at < 0 || !chosen.includes(run.id);
+  if (!made.hidden) made.style.background = charts.inkOf(drawing.colours ? drawing.colours[at] : at);
+  return made;
 }
 
 function picks() {
@@ -93,20 +101,44 @@ function draw() {
     charts.update(drawing);
   }
   settings();
+  const now = JSON.stringify([drawing.runs.map((run) => run.id), drawing.colours, Boolean(charts)]);
+  if (now !== coloured) { coloured = now; picks(); }
   document.documentElement.dataset.compared = String(drawing.runs.length);
 }
 
-// What differs comes first and is marked; the rest on demand.
+const RESULTS = [
+  ["verdict", (run) => run.word.toLowerCase()], ["last step", (run) => String(run.step ?? "–")], ["loss", (run) => number(run.loss)],
+  ["best loss", (run) => number(run.best)], ["duration", (run) => duration(run.seconds)], ["samples/s", (run) => number(run.throughput)],
+];
+
+// The value that most runs share; of equally many, that of the earlier run.
+function mostCommon(values) {
+  const counts = new Map();
+  for (const value of values) counts.set(value, (counts.get(value) || 0) + 1);
+  const most = Math.max(...counts.values());
+  return values.find((value) => counts.get(value) === most);
+}
+
+// What differs comes first; the runs that differ from the others are marked. The rest on demand.
 function settings() {
   const rows = drawing.settings.filter(([, , differs]) => differs || !byId("only-different").checked);
-  byId("settings").hidden = drawing.runs.length < 2 || !drawing.settings.length;
-  const shown = table(rows.length ? "Settings of the runs" : "All recorded settings are the same", ["setting", ...drawing.runs.map((run) => run.name)],
-    rows.map(([name, values]) => [name, ...values.map((value) => value || "–")]));
-  rows.forEach(([, , differs], at) => { if (differs) shown.querySelectorAll("tbody tr")[at].className = "differs"; });
+  byId("settings").hidden = drawing.runs.length < 2;
+  const results = RESULTS.map(([name, say]) => [name, ...drawing.runs.map(say)]);
+  const shown = table(rows.length ? "Results and settings of the runs" : "Results of the runs; all recorded settings are the same", ["run", ...drawing.runs.map((run) => run.name)],
+    [...results, ...rows.map(([name, values]) => [name, ...values.map((value) => value || "–")])]);
+  rows.forEach(([, values, differs], at) => {
+    const row = shown.querySelectorAll("tbody tr")[results.length + at], usual = mostCommon(values);
+    if (differs) row.className = "differs";
+    values.forEach((value, run) => { if (value !== usual) row.children[run + 1].className = "odd"; });
+  });
+  for (const cell of shown.querySelectorAll("tr > :first-child")) cell.classList.add("stays");
   const signature = shown.textContent;
   if (byId("settings-table").dataset.signature === signature) return;
   byId("settings-table").dataset.signature = signature;
+  const before = byId("settings-table").querySelector(".scroll"), [left, focused] = before ? [before.scrollLeft, before === document.activeElement] : [0, false];
   byId("settings-table").replaceChildren(shown);
+  shown.scrollLeft = left;
+  if (focused) shown.focus({ preventScroll: true });
 }
 byId("only-different").addEventListener("change", () => { if (drawing) settings(); });
 
@@ -138,6 +170,7 @@ listen({
   },
   again() { list(); load(); },
 });
-addEventListener("themechange", () => { if (charts) charts.redraw(); });
+addEventListener("themechange", () => { if (charts) charts.redraw(); picks(); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", picks);
 list();
 load();

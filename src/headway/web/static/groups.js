@@ -70,5 +70,5 @@ export function grouped(drawing, by) {
     });
     return { ...panel, series };
   };
-  return { ...drawing, run_clocks: undefined, clocks: {}, panels: drawing.panels.map(merge), system: drawing.system.map(merge) };
+  return { ...drawing, colours: label.map((name) => names.indexOf(name)), run_clocks: undefined, clocks: {}, panels: drawing.panels.map(merge), system: drawing.system.map(merge) };
 }

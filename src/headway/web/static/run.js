@@ -1,5 +1,5 @@
 // One run: findings and charts, updated while it trains.
-import { age, byId, element, facts, fetchJson, figure, folded, listen, number, paced, pointsWanted, prose, table } from "./common.js";
+import { age, byId, duration, element, facts, fetchJson, figure, folded, listen, number, paced, pointsWanted, prose, table } from "./common.js";
 import { open, show, start } from "./findings.js";
 import { remember, tell } from "./notify.js";
 
@@ -18,7 +18,9 @@ function glance() {
   byId("level").hidden = said === summary.word;
   byId("level").textContent = summary.word;
   const parts = [summary.state + (summary.changed ? ", " + age(summary.changed) : "")];
-  if (length) parts.push(length);
+  // The text is loaded with events; of a run that goes on, the length is newer in the summary.
+  if (summary.state === "running") parts.push("training for " + duration(summary.seconds));
+  else if (length) parts.push(length);
   if (summary.step !== null) parts.push("step " + summary.step);
   if (summary.loss !== null) parts.push("loss " + number(summary.loss));
   if (summary.speed) parts.push(number(summary.speed) + " steps/s");
@@ -35,6 +37,7 @@ function reading() {
   const share = Math.min(drawn, checked);
   const running = summary !== null && summary.state === "running";
   byId("reading").hidden = share >= (running ? 0.97 : 0.999);
+  byId("report").hidden = !byId("reading").hidden || !drawing || !opened;
   byId("progress").value = share * 100;
   const parts = [];
   if (drawn < 0.999) parts.push(`${Math.floor(drawn * 100)} % read; the charts show a sample of the rest`);
@@ -198,6 +201,7 @@ function fresh() {
   loadDetails();
 }
 
+byId("report").href = at + "/report";
 start();
 listen({
   news({ runs, gone: lost }) {

@@ -53,6 +53,9 @@ const headwayTools = (() => {
   const SECONDS = [0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200,
     86400, 172800, 432000, 864000, 1728000, 4320000];
 
+  // Ticks of an axis of bytes: round in KiB, MiB and GiB.
+  const BYTES = Array.from({ length: 50 }, (_, power) => 2 ** power);
+
   // Positions of a sorted list around a value.
   function below(xs, x) {
     let low = 0, high = xs.length - 1;
@@ -146,9 +149,11 @@ const headwayTools = (() => {
 
   const isDark = (colour) => { const [, r, g, b] = colour.match(/^#(..)(..)(..)/) || [0, "ff", "ff", "ff"]; return parseInt(r, 16) + parseInt(g, 16) + parseInt(b, 16) < 380; };
 
-  // A colour for any number of curves: hues at the golden angle, which stay apart the longest.
+  // A colour for any number of curves. The first eight have fixed colours; the next ones fill the gaps
+  // between their hues, and those after them are at the golden angle, which stays apart the longest.
+  const GAPS = [89, 308, 163, 243, 2, 66, 112, 325];
   function hue(at, dark) {
-    const angle = at * 137.508 % 360, light = (dark ? 0.72 : 0.4) + (at % 3 - 1) * 0.06, reach = 0.55 * Math.min(light, 1 - light);
+    const angle = GAPS[at - 8] ?? at * 137.508 % 360, light = (dark ? 0.72 : 0.4) + (at % 3 - 1) * 0.06, reach = 0.55 * Math.min(light, 1 - light);
     const part = (n) => { const k = (n + angle / 30) % 12; return light - reach * Math.max(-1, Math.min(k - 3, 9 - k, 1)); };
     return "#" + [0, 8, 4].map((n) => Math.round(part(n) * 255).toString(16).padStart(2, "0")).join("");
   }
@@ -184,29 +189,61 @@ const headwayTools = (() => {
     return [head.join(","), ...body].join("\n") + "\n";
   }
 
-  function png(plot, paint, done) {
-    const { canvas } = plot.ctx, copy = element("canvas");
+  // A file stands alone: it has the title, and the names of the curves in rows that fit its width.
+  const TITLE = 24, ROW = 18;
+  const titleOf = (panel) => panel.measure ? `${panel.title}, ${panel.measure}` : panel.title;
+  function names(plot, panel) {
+    const ctx = element("canvas").getContext("2d"), shown = [];
+    ctx.font = "12px system-ui, sans-serif";
+    let left = plot.bbox.left / (devicePixelRatio || 1), top = 0;
+    const begin = left;
+    panel.series.forEach((series, at) => {
+      if (!plot.series[at + 1].show) return;
+      const width = ctx.measureText(series.label).width + 30;
+      if (left > begin && left + width > plot.width) { left = begin; top += ROW; }
+      shown.push({ left, top, label: series.label, colour: plot.series[at + 1].stroke(plot, at + 1).slice(0, 7), dashed: series.dashed });
+      left += width;
+    });
+    return { shown, height: top + ROW + 6 };
+  }
+
+  function png(plot, paint, panel, done) {
+    const { canvas } = plot.ctx, ratio = devicePixelRatio || 1, copy = element("canvas"), legend = names(plot, panel);
     copy.width = canvas.width;
-    copy.height = canvas.height;
+    copy.height = canvas.height + (TITLE + legend.height) * ratio;
     const ctx = copy.getContext("2d");
     ctx.fillStyle = paint.back;
     ctx.fillRect(0, 0, copy.width, copy.height);
-    ctx.drawImage(canvas, 0, 0);
+    ctx.drawImage(canvas, 0, TITLE * ratio);
+    ctx.scale(ratio, ratio);
+    ctx.fillStyle = paint.text;
+    ctx.font = "600 13px system-ui, sans-serif";
+    ctx.fillText(titleOf(panel), plot.bbox.left / ratio, 16);
+    ctx.font = "12px system-ui, sans-serif";
+    for (const { left, top, label, colour, dashed } of legend.shown) {
+      const high = TITLE + plot.height + top;
+      ctx.fillStyle = colour;
+      for (const [from, wide] of dashed ? [[0, 4], [6, 4]] : [[0, 10]]) ctx.fillRect(left + from, high + 3, wide, 10);
+      ctx.fillStyle = paint.text;
+      ctx.fillText(label, left + 14, high + 12);
+    }
     copy.toBlob(done);
   }
 
-  // uPlot draws on a canvas only: its scales, ticks and points as SVG.
-  function svg(plot, paint, title) {
+  // uPlot draws on a canvas only: its scales, ticks and points as SVG. `marks` are lines across the
+  // plot at places of the x axis, `gaps` what is not finite.
+  function svg(plot, paint, panel, marks, gaps) {
     const space = "http://www.w3.org/2000/svg";
     const make = (name, attributes, words) => {
       const made = document.createElementNS(space, name);
-      for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+      for (const [key, value] of Object.entries(attributes)) if (value !== undefined) made.setAttribute(key, value);
       if (words !== undefined) made.textContent = words;
       return made;
     };
     const ratio = devicePixelRatio || 1, box = Object.fromEntries(Object.entries(plot.bbox).map(([key, value]) => [key, value / ratio]));
-    const root = make("svg", { xmlns: space, width: plot.width, height: plot.height + 20, viewBox: `0 -20 ${plot.width} ${plot.height + 20}`, "font-family": "system-ui, sans-serif", "font-size": 12 });
-    root.append(make("rect", { x: 0, y: -20, width: plot.width, height: plot.height + 20, fill: paint.back }), make("text", { x: box.left, y: -5, fill: paint.text, "font-weight": 600 }, title));
+    const legend = names(plot, panel), height = TITLE + plot.height + legend.height;
+    const root = make("svg", { xmlns: space, width: plot.width, height, viewBox: `0 ${-TITLE} ${plot.width} ${height}`, "font-family": "system-ui, sans-serif", "font-size": 12 });
+    root.append(make("rect", { x: 0, y: -TITLE, width: plot.width, height, fill: paint.back }), make("text", { x: box.left, y: -8, fill: paint.text, "font-size": 13, "font-weight": 600 }, titleOf(panel)));
     // An inner picture clips the curves to the plot.
     const inner = make("svg", { x: box.left, y: box.top, width: box.width, height: box.height, viewBox: `${box.left} ${box.top} ${box.width} ${box.height}` });
     const place = (value, scale) => Number((plot.valToPos(value, scale, true) / ratio).toFixed(1));
@@ -224,17 +261,27 @@ const headwayTools = (() => {
           : make("text", { x: here, y: box.top + box.height + 18, fill: paint.quiet, "text-anchor": "middle" }, words));
       });
     });
+    const pointsOf = (column) => plot.data[column].flatMap((y, index) => y === null || y === undefined ? [] : [place(plot.data[0][index], "x") + "," + place(y, "y")]);
+    plot.bands.forEach(({ series: [high, low], fill }, at) => {
+      if (plot.series[high].show) inner.append(make("polygon", { points: [...pointsOf(high), ...pointsOf(low).reverse()].join(" "), fill: fill(plot, at) }));
+    });
     plot.series.slice(1).forEach((series, at) => {
-      if (!series.show) return;
-      const points = [];
-      plot.data[at + 1].forEach((y, index) => {
-        if (y !== null && y !== undefined) points.push(place(plot.data[0][index], "x") + "," + place(y, "y"));
-      });
-      const line = make("polyline", { points: points.join(" "), fill: "none", stroke: series.stroke(plot, at + 1), "stroke-width": series.width });
+      if (!series.show || !series.width) return;
+      const line = make("polyline", { points: pointsOf(at + 1).join(" "), fill: "none", stroke: series.stroke(plot, at + 1), "stroke-width": series.width, "stroke-dasharray": series.dash ? series.dash.join(" ") : undefined });
       line.append(make("title", {}, series.label));
       inner.append(line);
     });
+    for (const { u, colour, dashed } of marks) inner.append(make("path", { d: `M${place(u, "x")} ${box.top}v${box.height}`, stroke: colour, "stroke-dasharray": dashed ? "4 3" : undefined }));
     root.append(inner);
+    for (const { u, kind } of gaps) {
+      const here = place(u, "x"), mark = make("path", { d: kind === "NaN" ? `M${here - 4.5} ${box.top - 10}h9l-4.5 9z` : `M${here - 4.5} ${box.top - 1}h9l-4.5 -9z`, fill: paint.error });
+      mark.append(make("title", {}, kind));
+      root.append(mark);
+    }
+    for (const { left, top, label, colour, dashed } of legend.shown) {
+      const high = plot.height + top;
+      root.append(make("path", { d: `M${left} ${high + 8}h10`, stroke: colour, "stroke-width": 10, "stroke-dasharray": dashed ? "4 2" : undefined }), make("text", { x: left + 14, y: high + 12, fill: paint.text }, label));
+    }
     return new XMLSerializer().serializeToString(root);
   }
 
@@ -247,5 +294,5 @@ const headwayTools = (() => {
     for (const menu of key === "Escape" ? menus() : []) { menu.open = false; menu.querySelector("summary").focus(); }
   });
 
-  return { isDark, hue, say, sayCount, sayTime, element, button, SECONDS, below, nearest, along, logGrid, smooth, steadyRange, wantsLog, save, csv, png, svg };
+  return { isDark, hue, say, sayCount, sayTime, element, button, SECONDS, BYTES, below, nearest, along, logGrid, smooth, steadyRange, wantsLog, save, csv, png, svg };
 })();

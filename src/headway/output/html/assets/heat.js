@@ -169,21 +169,22 @@ function headwayHeat(page) {
   }
 
   // "0.weight" of a Linear is the first of its rows: "0 Linear weight".
-  function label(map, row) {
+  function label(map, row, narrow) {
+    if (narrow) return map.rows[row];
     const name = map.rows[row], dot = name.lastIndexOf(".");
     return map.types[row] && dot > 0 ? name.slice(0, dot) + " " + map.types[row] + " " + name.slice(dot + 1) : named(map, row);
   }
 
+  // A name that fits: its longest words lose their ends first, so that numbers and order remain.
   function shorten(ctx, words, room) {
-    if (ctx.measureText(words).width <= room) return words;
-    let kept = words.length - 1;
-    while (kept > 3) {
-      const half = kept >> 1;
-      const tried = words.slice(0, half) + "…" + words.slice(words.length - half);
-      if (ctx.measureText(tried).width <= room) return tried;
-      kept -= 2;
+    const parts = words.split(/(?<=[. ])|(?=[. ])/);
+    while (ctx.measureText(parts.join("")).width > room) {
+      const sizes = parts.map((part) => /\d/.test(part) ? 0 : part.length), longest = Math.max(...sizes);
+      if (longest < 2) return "…";
+      const at = sizes.indexOf(longest);
+      parts[at] = parts[at].slice(0, -1);
     }
-    return "…";
+    return parts.join("");
   }
 
   function paint(heat) {
@@ -191,7 +192,8 @@ function headwayHeat(page) {
     const inks = page.colours();
     const ratio = devicePixelRatio || 1;
     const full = Math.max(holder.clientWidth, 200);
-    heat.left = full > 600 ? 230 : 100;
+    const narrow = full <= 600;
+    heat.left = narrow ? 120 : 230;
     heat.width = full - heat.left - 12;
     heat.height = Math.max(Math.min(map.rows.length * 16, 420), map.rows.length, 40);
     canvas.style.width = full + "px";
@@ -246,7 +248,7 @@ function headwayHeat(page) {
     ctx.textAlign = "right";
     const every = Math.max(Math.ceil(14 / high), 1);
     for (let row = 0; row < map.rows.length; row += every) {
-      ctx.fillText(shorten(ctx, label(map, row), heat.left - 12), heat.left - 6, (row + 0.5) * high);
+      ctx.fillText(shorten(ctx, label(map, row, narrow), heat.left - 12), heat.left - 6, (row + 0.5) * high);
     }
     ctx.textAlign = "left";
     ctx.fillText(page.tick(view.min), heat.left, heat.height + 13);

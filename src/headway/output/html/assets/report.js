@@ -26,9 +26,11 @@ function headwayCharts(data, looked = () => {}, live = false) {
     return Math.round(x - offset);
   }
 
-  const clocksOf = (series) => data.run_clocks ? data.run_clocks[series ? series.colour : 0] : data.clocks;
+  // A run that is not read yet has no clock.
+  const clocksOf = (series) => data.run_clocks ? data.run_clocks[series ? series.colour : 0] || {} : data.clocks;
+  const runClocks = () => data.run_clocks.filter((clocks) => clocks);
   const axes = () => ["step", ...["time", "samples", "tokens"].filter((name) => data.run_clocks
-    ? data.run_clocks.length && data.run_clocks.every((clocks) => clocks[name])
+    ? runClocks().length && runClocks().every((clocks) => clocks[name])
     : data.clocks && data.clocks[name])];
 
   // Places on the drawn axis: steps, seconds, samples or tokens. Each run has its own clock.
@@ -54,7 +56,7 @@ function headwayCharts(data, looked = () => {}, live = false) {
   }
 
   // Every run has a clock, so a part of the axis is another part of each; the union of all.
-  const everyRun = () => data.run_clocks ? data.run_clocks.map((_, colour) => ({ colour })) : [undefined];
+  const everyRun = () => data.run_clocks && runClocks().length ? data.run_clocks.flatMap((clocks, colour) => clocks ? [{ colour }] : []) : [undefined];
   function stepsOf({ min, max }) {
     return {
       min: Math.min(...everyRun().map((series) => fromAxis(min, series))),
@@ -196,7 +198,7 @@ function headwayCharts(data, looked = () => {}, live = false) {
       },
       axes: [
         { ...axis, space: 90, size: 28, gap: 4, values: (plot, splits) => splits.map(sayX), ...(chosen.axis === "time" ? { incrs: headwayTools.SECONDS } : {}) },
-        { ...axis, size: 72, ...upright, values: (plot, splits) => splits.map((y) => y == null ? "" : say(y, panel.bytes, panel.small && panel.unit ? 2 : 3)), ...(panel.small ? { space: 24 } : {}) },
+        { ...axis, size: 72, ...upright, ...(panel.bytes ? { incrs: headwayTools.BYTES, ticks: { ...axis.ticks, size: 5 } } : {}), values: (plot, splits) => splits.map((y) => y == null ? "" : say(y, panel.bytes)), ...(panel.small ? { space: 24 } : {}) },
       ],
       series: [{}, ...lines],
       bands,
@@ -288,6 +290,16 @@ function headwayCharts(data, looked = () => {}, live = false) {
     ctx.restore();
     chart.all.hidden = chart.log || !chart.clipped;
     if (chart === charts[0]) flagButtons(plot, chart);
+  }
+
+  // The findings and what is not finite in the visible part, for a file.
+  function marksOf(chart) {
+    const seen = (u) => u >= view.min && u <= view.max;
+    const { error, warning } = chart.paint;
+    return [
+      data.flags.map(({ x, severity }) => ({ u: toAxis(x), colour: severity === "error" ? error : warning, dashed: severity !== "error" })).filter(({ u }) => seen(u)),
+      legend.shown(chart).flatMap((series) => series.gaps.map(([kind, from]) => ({ u: toAxis(from, series), kind }))).filter(({ u }) => seen(u)),
+    ];
   }
 
   // -- findings on the first chart ------------------------------------------------------------------
@@ -422,7 +434,7 @@ function headwayCharts(data, looked = () => {}, live = false) {
   function scaleOf(chart) {
     const can = positive(chart.panel) && !chart.panel.bytes && !chart.panel.small;
     if (chosen.log.has(chart.panel.id)) chart.log = can && chosen.log.get(chart.panel.id);
-    else if (showsAll()) chart.log = can && headwayTools.wantsLog(chart.panel);
+    else if (showsAll()) chart.log = can && headwayTools.wantsLog({ ...chart.panel, series: legend.shown(chart) });
     else chart.log = can && chart.log;
     chart.button.hidden = !can;
     chart.button.setAttribute("aria-pressed", String(chart.log));
@@ -470,8 +482,8 @@ function headwayCharts(data, looked = () => {}, live = false) {
     kinds.append(wide);
     const name = title.toLowerCase().replace(/[^a-z0-9]+/g, "-");
     const files = {
-      PNG: () => headwayTools.png(chart.plot, chart.paint, (blob) => headwayTools.save(blob, name + ".png")),
-      SVG: () => headwayTools.save(new Blob([headwayTools.svg(chart.plot, chart.paint, title)], { type: "image/svg+xml" }), name + ".svg"),
+      PNG: () => headwayTools.png(chart.plot, chart.paint, chart.panel, (blob) => headwayTools.save(blob, name + ".png")),
+      SVG: () => headwayTools.save(new Blob([headwayTools.svg(chart.plot, chart.paint, chart.panel, ...marksOf(chart))], { type: "image/svg+xml" }), name + ".svg"),
       CSV: () => headwayTools.save(new Blob([headwayTools.csv(chart.panel, (x, series) => {
         const u = toAxis(x, series);
         return u >= view.min && u <= view.max;
@@ -592,7 +604,7 @@ function headwayCharts(data, looked = () => {}, live = false) {
 
   const legend = headwayLegend({
     chosen, swatch: (series, at) => swatchInk(colours(), series, at),
-    changed: () => { redraw(); keepAddress(); },
+    changed: () => { charts.forEach(scaleOf); redraw(); keepAddress(); },
   });
   const heat = headwayHeat({
     data: () => data, view: () => view, toAxis, fromAxis, stepAt, tick, colours,
@@ -686,7 +698,7 @@ function headwayCharts(data, looked = () => {}, live = false) {
     redraw();
   });
   const follows = () => { const steps = stepsOf(view); return chosen.follow ? steps.max - steps.min : 0; };
-  return { update, redraw, follows };
+  return { update, redraw, follows, inkOf: (colour) => ink(colours(), { colour }, colour) };
 }
 
 const embedded = document.getElementById("data");
