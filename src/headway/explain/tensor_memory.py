@@ -144,6 +144,9 @@ class MemoryWrite(NamedTuple):
     """Byte range."""
 
 
+_PASSED_OVER = MemoryWrite(0, 0, 0, 1 << 62)
+
+
 class MemoryWrites:
     """For each storage, the writes that are not yet overwritten."""
 
@@ -170,6 +173,12 @@ class MemoryWrites:
         first, last = storage_span(tensor)
         where = storage_address(tensor)
         self._into[where] = [MemoryWrite(order, flags, first, last)]
+        self._shared.discard(where)
+
+    def pass_over(self, tensor: Tensor) -> None:
+        """Memory written by an op that was passed over: call 0 stands for it."""
+        where = storage_address(tensor)
+        self._into[where] = [_PASSED_OVER]
         self._shared.discard(where)
 
     def know(self, tensor: Tensor) -> bool:
