@@ -208,7 +208,7 @@ class _Walk:
 
     def _last_bad_before(self, reader: TracedCall | None) -> TracedCall | None:
         """The last bad call before a write that torch does not see: its likely input."""
-        self.incomplete |= bool(self.calls) and self.calls[0].facts is PASSED_OVER
+        self.incomplete |= any(call.facts is PASSED_OVER for call in self.calls)
         end = len(self.calls) if reader is None else reader.order
         for call in reversed(self.calls[:end]):
             if call.trouble is not None and not call.trouble.deliberate:

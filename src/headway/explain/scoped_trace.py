@@ -43,7 +43,6 @@ class ScopedTrace(Trace):
         """The backward pass that runs now is that of a bad loss."""
         nobody = RunningModule("", None)
         self._nothing = TracedCall(0, PASSED_OVER, nobody, FrameContext())
-        self.calls.append(self._nothing)
         self._frames: set[RawFrames] = set()
         self._callers: set[tuple[FrameLine, FrameLine]] = set()
 
@@ -79,8 +78,10 @@ class ScopedTrace(Trace):
             return super().__torch_dispatch__(func, types, args, kwargs)
         result = func(*args, **(kwargs or {}))
         try:
-            if not facts.view:
-                self._pass_over(facts, args, kwargs or {}, result)
+            with self._lock:
+                self.calls.append(self._nothing)  # so that every op has the number it always has
+                if not facts.view:
+                    self._pass_over(facts, args, kwargs or {}, result)
         except Exception as error:  # never raise into the user's step
             self._note(error, func)
         return result
@@ -112,7 +113,7 @@ class ScopedTrace(Trace):
             if numbers is not None and (
                 facts.mutated or not self._is_an_argument(numbers, facts, args, kwargs)
             ):
-                self._writes.pass_over(numbers)
+                self._writes.pass_over(numbers, len(self.calls) - 1)
 
 
 class _CleanRegions(ModuleStack):

@@ -144,7 +144,7 @@ class MemoryWrite(NamedTuple):
     """Byte range."""
 
 
-_PASSED_OVER = MemoryWrite(0, 0, 0, 1 << 62)
+_EVERYTHING = 1 << 62
 
 
 class MemoryWrites:
@@ -175,10 +175,10 @@ class MemoryWrites:
         self._into[where] = [MemoryWrite(order, flags, first, last)]
         self._shared.discard(where)
 
-    def pass_over(self, tensor: Tensor) -> None:
-        """Memory written by an op that was passed over: call 0 stands for it."""
+    def pass_over(self, tensor: Tensor, order: int) -> None:
+        """Memory written by an op that was not examined."""
         where = storage_address(tensor)
-        self._into[where] = [_PASSED_OVER]
+        self._into[where] = [MemoryWrite(order, 0, 0, _EVERYTHING)]
         self._shared.discard(where)
 
     def know(self, tensor: Tensor) -> bool:
