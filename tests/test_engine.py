@@ -174,6 +174,38 @@ def test_a_check_that_answers_nonsense_is_quarantined(answer: Any) -> None:
     assert well.seen == 2
 
 
+def test_what_others_find_at_the_step_of_a_crash_counts_and_in_their_order() -> None:
+    """At the third step, which is not the first: that one is fed check by check."""
+
+    class Finds(Counting):
+        def observe(self, record: Any) -> Iterable[Finding]:
+            self.seen += 1
+            if record.step == 3:
+                yield self.find(record, f"{self.code} finds this")
+                yield self.find(record, f"{self.code} finds that", subject="that")
+
+    class Halfway(Finds):
+        code = "ACME2"
+
+        def observe(self, record: Any) -> Iterable[Finding]:
+            yield from super().observe(record)
+            if record.step == 3:
+                raise KeyError("and no further")
+
+    class Last(Finds):
+        code = "ACME3"
+
+    first, last = Finds(), Last()
+    runner = engine(first, Halfway(), last)
+    runner.feed(HEADER)
+    found = [runner.feed(step(at)) for at in range(1, 6)]
+    assert [len(each) for each in found] == [0, 0, 5, 0, 0]
+    codes = [item.code for item in found[2]]
+    assert codes == ["ACME1", "ACME1", "HD001", "ACME3", "ACME3"]
+    assert found[2][2].subject == "ACME2"
+    assert (first.seen, last.seen) == (5, 5)
+
+
 def test_one_that_fails_while_being_told_of_a_crash_is_quarantined_once() -> None:
     class Nervous(Counting):
         """Looks at steps and events, and raises at every event."""
@@ -574,6 +606,25 @@ def test_a_state_that_cannot_be_read_leaves_that_check_fresh(damage: Any) -> Non
     assert other.seen == 7
     with pytest.raises((KeyError, ValueError, TypeError, IndexError)):
         engine(Counting(), strict=True).load_state_dict(state)
+
+
+def test_a_check_that_was_never_asked_has_no_state_and_begins_again_with_it() -> None:
+    runner = Engine(Settings(), strict=True)
+    runner.feed(HEADER)
+    before = runner.state_dict()
+    assert before["HD202"] is None
+    columns = Header("test", signals={"grad_norm": Signal()}, segment=1)
+    for record in (columns, *(step(at, segment=1, grad_norm=2.0) for at in range(1, 4))):
+        runner.feed(record)
+    after = runner.state_dict()
+    assert after["HD202"] is not None
+    runner.load_state_dict(before)
+    assert runner.state_dict()["HD202"] is None, "of a later time than the state"
+    runner.feed(step(4, segment=1, grad_norm=2.0))
+    once = Engine(Settings(), strict=True)
+    for record in (HEADER, columns, step(4, segment=1, grad_norm=2.0)):
+        once.feed(record)
+    assert runner.state_dict()["HD202"] == once.state_dict()["HD202"]
 
 
 @pytest.mark.parametrize("state", [{"ACME1": None}, {"ACME1": [1]}, {"ACME1": 5}], ids=repr)

@@ -8,14 +8,24 @@ cannot run on this source is listed with its reason. A check that raises is disa
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from typing import Any, TypeAlias
+from itertools import chain, groupby, repeat
+from typing import Any
 
 from headway import registry
 from headway.config import Settings
-from headway.core.check import CHECKPOINT, Check, CheckSlot, Context, Observed, no_checkpoints
+from headway.core.check import (
+    CHECKPOINT,
+    Check,
+    CheckSlot,
+    Context,
+    Observed,
+    StepObservers,
+    call_observe,
+    no_checkpoints,
+)
 from headway.core.episodes import FindingEpisodes, RecordDistance, full_distance
 from headway.core.findings import Finding, NotRun
 from headway.core.incident_events import read_incident, read_traced
@@ -29,8 +39,6 @@ SCANNED = "scan"
 
 PLACES = "places"
 """The topic of notable lines of the user's script, which any check may point at."""
-
-_Observe: TypeAlias = Callable[[Any], Iterable[Finding]]
 
 _RECORD_NAMES = {
     StepRecord: "steps",
@@ -76,7 +84,7 @@ class Engine:
         """The first segment of the current training of the script."""
         self._places: dict[str, Any] = {}
         self._by_kind: dict[type, list[CheckSlot]] = {kind: [] for kind in _RECORD_NAMES}
-        self._observers: dict[bool, list[tuple[CheckSlot, _Observe]]] = {}
+        self._observers: dict[bool, StepObservers] = {}
         """The checks that look at a step with columns, and without; filled when one was seen."""
         self._fold = FindingEpisodes(distance)
         self.opened: list[Finding] = []
@@ -115,24 +123,39 @@ class Engine:
         return found
 
     def _feed_step(self, record: StepRecord) -> list[Finding]:
-        found: list[Finding] = []
         observers = self._observers.get(bool(record.columns))
         if observers is None:
             return self._feed_first_step(record)
-        # This runs at every step: no lookups, and one call per check unless there is a finding.
-        left = iter(observers)
-        for slot, observe in left:
+        # This runs at every step: where nothing is found, no code of ours but the checks'.
+        left = iter(observers.asked)
+        found: list[tuple[CheckSlot, Finding]] = []
+        try:
+            for finding in chain.from_iterable(map(call_observe, left, repeat(record))):
+                found.append((observers.last(left), finding))  # noqa: PERF401 - kept if one raises
+        except Exception as error:  # whatever a check raises, the run continues without it
+            if self._strict:
+                raise
+            slot = observers.last(left)
+            accepted = self._accept_all(record, [item for item in found if item[0] is not slot])
+            accepted += self._quarantine(slot, error, record)
+            for other in observers.following(left):  # reporting the crash may have stopped one
+                accepted += self._ask(other, record)
+            return accepted
+        return self._accept_all(record, found) if found else []
+
+    def _accept_all(
+        self, record: StepRecord, found: Sequence[tuple[CheckSlot, Any]]
+    ) -> list[Finding]:
+        """What the checks have found, one check after the other."""
+        accepted: list[Finding] = []
+        for slot, group in groupby(found, key=lambda item: item[0]):
             try:
-                new = [*observe(record)]
-                if new:
-                    found += self._accept(slot, new)
-            except Exception as error:  # whatever a check raises, the run continues without it
+                accepted += self._accept(slot, [item for _, item in group])
+            except Exception as error:
                 if self._strict:
                     raise
-                found += self._quarantine(slot, error, record)
-                for other, _ in left:  # reporting the crash may have stopped one of them
-                    found += self._ask(other, record)
-        return found
+                accepted += self._quarantine(slot, error, record)
+        return accepted
 
     def _feed_first_step(self, record: StepRecord) -> list[Finding]:
         """Feed a step, and prepare the list of checks for further steps of its kind."""
@@ -143,11 +166,7 @@ class Engine:
             slot.seen = True
             found += self._ask(slot, record)
         if not any(slot.crashed or slot.check is None for slot in slots):
-            self._observers[has_columns] = [
-                (slot, slot.check.observe_row if self._rows else slot.check.observe)
-                for slot in slots
-                if slot.check is not None
-            ]
+            self._observers[has_columns] = StepObservers(slots, rows=self._rows)
         return found
 
     def run(self, records: Iterable[Record]) -> list[Finding]:
@@ -189,9 +208,13 @@ class Engine:
         return len(self._slots) - len(self.not_run()), len(self._slots)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of every check, as JSON. A check that cannot save its state restarts later."""
-        state = {}
+        """The state of every check, as JSON; None for one that was never asked. A check that cannot
+        save its state restarts later."""
+        state: dict[str, Any] = {}
         for slot in self._slots:
+            if slot.untouched:
+                state[slot.kind.code] = None
+                continue
             with self._tolerance():
                 state[slot.kind.code] = self._check_of(slot).state_dict()
         return state
@@ -199,9 +222,16 @@ class Engine:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where another engine stopped. A state that a check cannot read is ignored."""
         for slot in self._slots:
-            if slot.kind.code in state:
-                with self._tolerance():
-                    self._check_of(slot).load_state_dict(state[slot.kind.code])
+            if slot.kind.code not in state:
+                continue
+            kept = state[slot.kind.code]
+            if kept is None:
+                if slot.check is not None:  # it begins again, with the next record for it
+                    slot.check = None
+                    self._observers = {}
+                continue
+            with self._tolerance():
+                self._check_of(slot).load_state_dict(kept)
 
     def _of_another_rank(self, record: Record) -> bool:
         """Whether another rank already reports this record.

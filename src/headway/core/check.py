@@ -7,15 +7,17 @@ the documentation; `headway explain CODE` prints it. Its attributes survive a re
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import length_hint
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from headway.core.bound import Bound
 from headway.core.findings import Finding, Remedy, Severity, Where
 from headway.core.records import EventRecord, Header, SetupRecord, StepRecord, TensorRecord
 from headway.core.signals import axis_of, family
-from headway.core.state import decode, encode
+from headway.core.state import PLAIN, decode, encode
 
 Status: TypeAlias = Literal["stable", "preview", "deprecated", "removed"]
 
@@ -106,6 +108,9 @@ class Context:
         return names[position] if position < len(names) else f"{axis}[{position}]"
 
 
+_NO_CONTEXT = Context()
+"""Of a check that no engine runs yet."""
+
 Observed: TypeAlias = StepRecord | SetupRecord | TensorRecord | EventRecord
 """The records a check may receive; headers reach it through `begin` and `context`."""
 
@@ -147,7 +152,7 @@ class Check:
 
     def __init__(self, limits: Mapping[str, Any] | None = None) -> None:
         self.limits: Any = self.Limits(**(limits or {}))
-        self.context = Context()
+        self.context = _NO_CONTEXT
         if self.once is not None:
             self.reported_subjects: set[str] = set()
             """Subjects reported so far; the engine keeps this set."""
@@ -229,7 +234,9 @@ class Check:
 
     def state_dict(self) -> dict[str, Any]:
         """All attributes, as JSON."""
-        return {name: encode(value) for name, value in self._kept()}
+        return {
+            name: value if type(value) in PLAIN else encode(value) for name, value in self._kept()
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the attributes; those of another version are ignored."""
@@ -279,6 +286,16 @@ class CheckSlot:
         wanted = (*self.needs.signals, *self.needs.any_of)
         self.columns_only = bool(wanted) and all(axis_of(name) for name in wanted)
 
+    @property
+    def untouched(self) -> bool:
+        """Whether the check is as it began: it was never asked, and learns nothing from headers."""
+        kind = self.kind
+        return (
+            self.check is None
+            and kind.begin is Check.begin
+            and kind.begin_segment is Check.begin_segment
+        )
+
     def looks_at(self, record: Observed) -> bool:
         """Whether the check wants this record; records that it could run."""
         needs = self.needs
@@ -313,6 +330,37 @@ class CheckSlot:
         elif TensorRecord not in needs.kinds:
             self.seen = self.seen or enough
         return True
+
+
+Observe: TypeAlias = Callable[[Any], Iterable[Finding]]
+
+
+def call_observe(observe: Observe, record: StepRecord) -> Iterable[Finding]:
+    """Ask a check about a step."""
+    return observe(record)
+
+
+call_observe = getattr(operator, "call", call_observe)  # since Python 3.11; it runs no bytecode
+
+
+class StepObservers:
+    """The checks that look at every step of a kind."""
+
+    def __init__(self, slots: Sequence[CheckSlot], *, rows: bool) -> None:
+        self._slots = [slot for slot in slots if slot.check is not None]
+        self.asked: list[Observe] = [
+            slot.check.observe_row if rows else slot.check.observe
+            for slot in self._slots
+            if slot.check is not None
+        ]
+
+    def last(self, left: Any) -> CheckSlot:
+        """The check that an iterator over `asked` has just handed out."""
+        return self._slots[len(self._slots) - length_hint(left) - 1]
+
+    def following(self, left: Any) -> list[CheckSlot]:
+        """Those that it has not handed out yet."""
+        return self._slots[len(self._slots) - length_hint(left) :]
 
 
 def no_checkpoints(slot: CheckSlot) -> str | None:

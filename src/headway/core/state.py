@@ -25,6 +25,8 @@ class Restorable(Protocol):
 
 _CLASSES: dict[str, type[Restorable]] = {}
 _FLOATS = frozenset({float})
+PLAIN = frozenset({int, bool, str, type(None)})
+"""Types whose values are JSON data as they are."""
 M = TypeVar("M", bound=type[Restorable])
 
 
@@ -36,22 +38,33 @@ def register_state_class(cls: M) -> M:
 
 def encode(value: Any) -> Any:
     """The value as JSON data. Raises TypeError for a type that could not be read back."""
-    if value is None or isinstance(value, (bool, int, str)):
+    kind = type(value)
+    if kind in PLAIN:
         return value
     if isinstance(value, float):
         number = encode_number(value)
         return number if isinstance(number, float) else {"$number": number}
     # Exactly these types: a defaultdict would be restored as a dict, and fail only after a resume.
-    if type(value) is list:
+    if kind is list:
         if _FLOATS.issuperset(map(type, value)) and all(map(isfinite, value)):
             return value.copy()  # as in every window
-        return [encode(item) for item in value]
-    if type(value) is tuple:
-        return {"$tuple": [encode(item) for item in value]}
-    if type(value) in (set, frozenset):
-        return {"$" + type(value).__name__: [encode(item) for item in sorted(value)]}
-    if type(value) is dict:
-        return {"$dict": [[encode(key), encode(item)] for key, item in value.items()]}
+        return [item if type(item) in PLAIN else encode(item) for item in value]
+    if kind is dict:
+        return {
+            "$dict": [
+                [
+                    key if type(key) in PLAIN else encode(key),
+                    item if type(item) in PLAIN else encode(item),
+                ]
+                for key, item in value.items()
+            ]
+        }
+    if kind is tuple:
+        return {"$tuple": [item if type(item) in PLAIN else encode(item) for item in value]}
+    if kind is set or kind is frozenset:
+        return {"$" + kind.__name__: [encode(item) for item in sorted(value)]}
+    if isinstance(value, (bool, int, str)):
+        return value
     if _CLASSES.get(type(value).__name__) is type(value):
         return {"$" + type(value).__name__: encode(value.to_state())}
     raise TypeError(

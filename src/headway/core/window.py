@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Sequence
-from itertools import islice, pairwise
+from collections.abc import Iterable, Sequence
+from itertools import islice, repeat
 from math import isfinite
+from operator import sub
 from statistics import median, median_low
 from typing import Any
 
@@ -97,11 +98,10 @@ class Window:
         if not self._sorted:
             return math.nan
         middle = self.median
+        values: Iterable[float] = self._sorted
         if log:
-            origin = math.log(middle)
-            distances = sorted(abs(math.log(value) - origin) for value in self._sorted)
-        else:
-            distances = sorted(abs(value - middle) for value in self._sorted)
+            values, middle = map(math.log, values), math.log(middle)
+        distances: list[float] = sorted(map(abs, map(sub, values, repeat(middle))))
         return MAD_TO_SIGMA * distances[(len(distances) - 1) // 2]
 
     def to_state(self) -> Any:
@@ -172,16 +172,18 @@ NARROWEST = 1.25
 
 def detrended_sigma(values: Sequence[float]) -> float:
     """Robust standard deviation around the trend, from the differences of neighbours."""
-    moves = [later - earlier for earlier, later in pairwise(values)]
+    # By functions of the interpreter: at many steps, and a loop runs a dozen opcodes per value.
+    moves: list[float] = [*map(sub, islice(values, 1, None), values)]
     if not moves:
         return 0.0
     usual = median(moves)
-    return MAD_TO_SIGMA / math.sqrt(2) * median(abs(move - usual) for move in moves)
+    spread: float = median(map(abs, map(sub, moves, repeat(usual))))
+    return MAD_TO_SIGMA / math.sqrt(2) * spread
 
 
 def log_sigma(values: Sequence[float]) -> float:
     """The same of the logarithms; all values must be > 0."""
-    return detrended_sigma([math.log(value) for value in values])
+    return detrended_sigma([*map(math.log, values)])
 
 
 def drift_sigma(values: Sequence[float]) -> float:

@@ -14,7 +14,7 @@ from headway.explain import origin
 from headway.explain.batch_samples import BatchSamples
 from headway.explain.tensor_memory import MemoryOwners, MemoryWrite, MemoryWrites, describe_tensor
 from headway.explain.traced_call import BadInput, BadLeaf, BadResult, TracedCall
-from headway.torch_adapters.op_schema import OpSchema, name_set, tensor_arguments
+from headway.torch_adapters.op_schema import PASSED_OVER, OpSchema, name_set, tensor_arguments
 from headway.torch_adapters.tensor_values import (
     NAN,
     NEGATIVE,
@@ -162,6 +162,8 @@ class BadInputTracker:
         a copy."""
         memory = tensor if memory is None else memory
         writes = self._writes.into(memory)
+        if any(self._calls[write.order].facts is PASSED_OVER for write in writes):
+            return BadInput(name, found, passed_over=True)
         bad = tuple(write.order for write in writes if write.flags)
         if bad:
             meant = all(self._deliberate(order) for order in bad)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from headway.explain.explanation import Origin, Spike, Trial, Tried
+from headway.torch_adapters.optimizer_adapter import gradients_are_scaled
 
 # One more pass over the failing step, and its outcome.
 
@@ -106,6 +108,43 @@ class FailingStep:
     it does not differ."""
     gentle: bool = False
     """An exception in a pass would end the training: only remedies that cannot raise are tried."""
+
+
+class NamedGradients:
+    """The gradients of a step by parameter name, without the loss scale."""
+
+    def __init__(self, failing_step: FailingStep) -> None:
+        self._failing_step = failing_step
+
+    def parameters(self) -> list[Tensor]:
+        """All parameters, each once."""
+        of_models = [p for model in self._failing_step.models for p in model.parameters()]
+        groups = [g for optimizer in self._failing_step.optimizers for g in optimizer.param_groups]
+        of_optimizers = [p for group in groups for p in group["params"]]
+        each = {id(p): p for p in (*of_models, *of_optimizers) if not is_lazy(p)}
+        return list(each.values())
+
+    def of(self, parameters: Sequence[Tensor]) -> Iterator[tuple[str, Tensor, float]]:
+        """(name, gradient, loss scale)."""
+        scales = self._scales()
+        for position, parameter in enumerate(parameters):
+            if parameter.grad is not None:
+                name = self._failing_step.names.get(id(parameter), f"parameter {position}")
+                yield name, parameter.grad, scales.get(id(parameter), 1.0)
+
+    def _scales(self) -> dict[int, float]:
+        """The loss scale, for parameters whose gradients are still scaled."""
+        scaler = self._failing_step.scaler
+        if scaler is None or not scaler.is_enabled():
+            return {}
+        factor = scaler.get_scale()
+        return {
+            id(parameter): factor
+            for optimizer in self._failing_step.optimizers
+            if gradients_are_scaled(scaler, optimizer)
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
 
 
 # Agreement among the ranks that investigate a step together. Every rank makes the same calls in the

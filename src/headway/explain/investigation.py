@@ -22,8 +22,10 @@ from headway.explain.failing_step import (
     StepPass,
     TraceReport,
 )
+from headway.explain.module_survey import CleanCalls, ModuleSurvey, worth_surveying
 from headway.explain.remedies.base import StepRemedy
 from headway.explain.remedies.drop_samples import Bisection, DropSamples
+from headway.explain.scoped_trace import ScopedTrace
 from headway.explain.spikes import find_spike
 from headway.explain.trace import Trace
 from headway.torch_adapters.runtime_state import compiled_code_runs
@@ -69,13 +71,20 @@ def investigate(
     of this one."""
     exchange, rank = ranks or (OneRank(), 0)
     agreement = RankAgreement(exchange, rank, failing_step.limit)
-    return _Investigation(failing_step, elsewhere or ControlRuns(), agreement).run()
+    alone = isinstance(exchange, OneRank)
+    return _Investigation(failing_step, elsewhere or ControlRuns(), agreement, alone=alone).run()
 
 
 class _Investigation:
     def __init__(
-        self, failing_step: FailingStep, elsewhere: ControlRuns, ranks: RankAgreement
+        self,
+        failing_step: FailingStep,
+        elsewhere: ControlRuns,
+        ranks: RankAgreement,
+        *,
+        alone: bool,
     ) -> None:
+        self._alone = alone
         self._failing_step = failing_step
         self._elsewhere = elsewhere
         self._ranks = ranks
@@ -123,16 +132,36 @@ class _Investigation:
     # The passes.
 
     def _trace(self) -> Generator[StepPass, None, Outcome]:
-        trace = Trace(self._failing_step)
-        one = StepPass("trace", self._failing_step.batches, within=[trace], observer=trace)
+        step = self._failing_step
+        trace = Trace(step)
+        if self._alone and step.symptom == "nonfinite":
+            trace = ScopedTrace(step, (yield from self._survey()))
+        one = StepPass("trace", step.batches, within=[trace], observer=trace)
         yield from self._run(one)
         if one.outcome.complete:
-            self._origins = locate.find_origins(trace, self._failing_step)
+            self._origins = locate.find_origins(trace, step)
+            failed = not one.outcome.finite and not self._origins
+            if isinstance(trace, ScopedTrace) and (trace.incomplete or trace.errors or failed):
+                trace = Trace(step)
+                one = StepPass("trace", step.batches, within=[trace], observer=trace)
+                yield from self._run(one)
+                if not one.outcome.complete:
+                    return one.outcome
+                self._origins = locate.find_origins(trace, step)
             if self._failing_step.symptom == "spike" and not self._origins:
                 spike = find_spike(trace, self._failing_step, one.outcome.norms)
                 healthy = self._elsewhere.healthy_batches
                 self._spike = blame_batch(self._failing_step, healthy, spike)
         return one.outcome
+
+    def _survey(self) -> Generator[StepPass, None, CleanCalls]:
+        """Which parts of the step need no trace."""
+        if not worth_surveying(self._failing_step):
+            return CleanCalls()
+        survey = ModuleSurvey(self._failing_step)
+        one = StepPass("trace", self._failing_step.batches, within=[survey], observer=survey)
+        yield from self._run(one)
+        return survey.result(one.outcome)
 
     def _again(self) -> Generator[StepPass, None, Nature]:
         """The traced pass succeeded: does the step also succeed without tracing?"""

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from headway.explain.bad_inputs import BadInputTracker, CallArguments
 from headway.explain.bad_results import BadResultInspector
 from headway.explain.batch_samples import BatchSamples
-from headway.explain.failing_step import FailingStep
+from headway.explain.failing_step import FailingStep, NamedGradients
 from headway.explain.tensor_memory import MemoryOwners, MemoryWrite, MemoryWrites
-from headway.explain.trace import NamedGradients, Trace, TraceResults, changed_arguments
+from headway.explain.trace import Trace, TraceResults, changed_arguments
 from headway.explain.traced_call import ForwardNotes
 from headway.torch_adapters import runtime_state, tensor_values
 from headway.torch_adapters.modes import (

@@ -18,7 +18,7 @@ from headway.explain.origin.bad_call import OriginKind, classify_masked
 from headway.explain.trace import Trace
 from headway.explain.traced_call import BadInput, BadLeaf, BadResult, TracedCall
 from headway.torch_adapters.op_recording.op_frames import FrameLine
-from headway.torch_adapters.op_schema import name_set
+from headway.torch_adapters.op_schema import PASSED_OVER, name_set
 from headway.torch_adapters.tensor_values import NAN, POSITIVE
 
 # Copies: the op that reads their result is the one that uses a bad tensor.
@@ -83,6 +83,7 @@ def _walk_from(trace: Trace, sources: Iterable[BadInput], *, bad_loss: bool = Fa
     walk = _Walk(trace.calls, bad_loss)
     for source in sources:
         walk.follow(source, None)
+    trace.incomplete |= walk.incomplete
     if not walk.found:
         walk.found = walk.elsewhere
     return walk
@@ -98,11 +99,16 @@ class _Walk:
     elsewhere: list[FoundOrigin] = field(default_factory=list)
     """Origins in samples that do not become NaN: infinities without effect."""
     seen: set[tuple[int, BatchRows | None]] = field(default_factory=set)
+    incomplete: bool = False
+    """Whether it came to a part of the step that was passed over."""
 
     def follow(self, source: BadInput, reader: TracedCall | None) -> None:
         todo: list[tuple[BadInput, TracedCall | None, _Path]] = [(source, reader, _Path())]
         while todo:
             source, reader, path = todo.pop()
+            if source.passed_over:
+                self.incomplete = True
+                continue
             if source.deliberate:
                 self._blame_picker(source)
                 continue
@@ -117,13 +123,20 @@ class _Walk:
                 if (order, path.rows) in self.seen:
                     continue
                 self.seen.add((order, path.rows))
-                call = self.calls[order]
+                call = self._visit(order)
                 further = self._further(call)
                 if not further or (call.trouble is not None and call.trouble.fresh):
                     self._blame(call, path)
                 after = path._replace(rows=_narrowed(path.rows, call))
                 carried = call.facts.aten in _CARRIES and reader is not None
                 todo.extend((item, reader if carried else call, after) for item in further)
+
+    def _visit(self, order: int) -> TracedCall:
+        """A call whose inputs decide where the walk goes on."""
+        call = self.calls[order]
+        if call.trouble is not None and any(item.passed_over for item in call.trouble.sources):
+            self.incomplete = True
+        return call
 
     def _enters_forward(self, source: BadInput, reader: TracedCall | None) -> bool:
         """Whether an op of the backward pass reads NaN that the forward pass left behind."""
@@ -172,7 +185,7 @@ class _Walk:
     def _own_result(self, call: TracedCall, sources: Sequence[BadInput]) -> bool:
         """Whether the forward of this backward op computed the infinity: hidden in the forward pass
         (`where`), it shows here."""
-        makers = [self.calls[order] for source in sources for order in source.writers]
+        makers = [self._visit(order) for source in sources for order in source.writers]
         for maker in makers:
             if maker.trouble is None or not maker.same_code(call):
                 continue
@@ -195,6 +208,7 @@ class _Walk:
 
     def _last_bad_before(self, reader: TracedCall | None) -> TracedCall | None:
         """The last bad call before a write that torch does not see: its likely input."""
+        self.incomplete |= any(call.facts is PASSED_OVER for call in self.calls)
         end = len(self.calls) if reader is None else reader.order
         for call in reversed(self.calls[:end]):
             if call.trouble is not None and not call.trouble.deliberate:
@@ -223,7 +237,7 @@ class _Walk:
         while todo:
             for order in todo.pop().writers:
                 if order not in chain:
-                    call = chain[order] = self.calls[order]
+                    call = chain[order] = self._visit(order)
                     todo.extend(call.trouble.sources if call.trouble else ())
         return list(chain.values())
 

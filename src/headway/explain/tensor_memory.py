@@ -144,6 +144,9 @@ class MemoryWrite(NamedTuple):
     """Byte range."""
 
 
+_EVERYTHING = 1 << 62
+
+
 class MemoryWrites:
     """For each storage, the writes that are not yet overwritten."""
 
@@ -170,6 +173,12 @@ class MemoryWrites:
         first, last = storage_span(tensor)
         where = storage_address(tensor)
         self._into[where] = [MemoryWrite(order, flags, first, last)]
+        self._shared.discard(where)
+
+    def pass_over(self, tensor: Tensor, order: int) -> None:
+        """Memory written by an op that was not examined."""
+        where = storage_address(tensor)
+        self._into[where] = [MemoryWrite(order, 0, 0, _EVERYTHING)]
         self._shared.discard(where)
 
     def know(self, tensor: Tensor) -> bool:

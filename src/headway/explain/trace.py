@@ -13,12 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.parameter import is_lazy
 
 from headway.explain.bad_inputs import BadInputTracker, CallArguments, digest_memory
 from headway.explain.bad_results import BadResultInspector
 from headway.explain.batch_samples import BatchSamples, GradientShares
-from headway.explain.failing_step import FailingStep, PassObserver
+from headway.explain.failing_step import FailingStep, NamedGradients, PassObserver
 from headway.explain.tensor_memory import MemoryOwners, MemoryWrites
 from headway.explain.traced_call import (
     BadInput,
@@ -37,46 +36,13 @@ from headway.torch_adapters.modes import (
 from headway.torch_adapters.module_stack import ModuleStack
 from headway.torch_adapters.op_recording.op_frames import FrameLine, read_frame_context
 from headway.torch_adapters.op_schema import OpSchema, read_schema, tensor_arguments
-from headway.torch_adapters.optimizer_adapter import gradients_are_scaled
-from headway.torch_adapters.tensor_values import nonfinite_flags, plain_tensor, storage_address
-
-
-class NamedGradients:
-    """The gradients of a step by parameter name, without the loss scale."""
-
-    def __init__(self, failing_step: FailingStep) -> None:
-        self._failing_step = failing_step
-
-    def parameters(self) -> list[Tensor]:
-        """All parameters, each once."""
-        of_models = [p for model in self._failing_step.models for p in model.parameters()]
-        groups = [g for optimizer in self._failing_step.optimizers for g in optimizer.param_groups]
-        of_optimizers = [p for group in groups for p in group["params"]]
-        each = {id(p): p for p in (*of_models, *of_optimizers) if not is_lazy(p)}
-        return list(each.values())
-
-    def of(self, parameters: Sequence[Tensor]) -> Iterator[tuple[str, Tensor, float]]:
-        """(name, gradient, loss scale)."""
-        scales = self._scales()
-        for position, parameter in enumerate(parameters):
-            if parameter.grad is not None:
-                name = self._failing_step.names.get(id(parameter), f"parameter {position}")
-                yield name, parameter.grad, scales.get(id(parameter), 1.0)
-
-    def _scales(self) -> dict[int, float]:
-        """The loss scale, for parameters whose gradients are still scaled."""
-        scaler = self._failing_step.scaler
-        if scaler is None or not scaler.is_enabled():
-            return {}
-        factor = scaler.get_scale()
-        return {
-            id(parameter): factor
-            for optimizer in self._failing_step.optimizers
-            if gradients_are_scaled(scaler, optimizer)
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        }
-
+from headway.torch_adapters.tensor_values import (
+    nonfinite_flags,
+    plain_tensor,
+    read_nonfinite_flags,
+    read_norms,
+    storage_address,
+)
 
 # Outputs are inspected as they appear. Everything about a bad one is collected at once, because the
 # step may free its tensors.
@@ -109,6 +75,8 @@ class Trace(UncompiledDispatchMode, PassObserver):
         self.calls: list[TracedCall] = []
         self.ends = TraceResults()
         self.errors: list[str] = []
+        self.incomplete = False
+        """Whether an origin may be in a part of the step that was passed over."""
         self.shares: GradientShares | None = None
         self._failing_step = failing_step
         self._samples = [BatchSamples(batch) for batch in failing_step.batches]
@@ -311,16 +279,20 @@ class Trace(UncompiledDispatchMode, PassObserver):
         self.ends.components.extend(found.values())
 
     def _look_at_gradients(self, parameters: Sequence[Tensor]) -> None:
-        for name, gradient, scale in self._gradients.of(parameters):
-            found = list(self._bad_source(name, gradient))
+        plain = [
+            (name, numbers, scale)
+            for name, gradient, scale in self._gradients.of(parameters)
+            if (numbers := plain_tensor(gradient.detach())) is not None
+        ]
+        every = read_nonfinite_flags([numbers for _, numbers, _ in plain])
+        for (name, numbers, _), found in zip(plain, every, strict=True):
             if found:
-                self.ends.gradients[name] = found[0]
-                continue
-            local = plain_tensor(gradient.detach())
-            if local is not None:
-                norm = float(torch.linalg.vector_norm(local, dtype=torch.float32))
-                self.ends.norms[name] = norm / scale
-                self.ends.written_by[name] = self._last_writer(local)
+                self.ends.gradients[name] = self._sources.of(name, numbers, found)
+        finite = [item for item, found in zip(plain, every, strict=True) if not found]
+        norms = read_norms([numbers for _, numbers, _ in finite])
+        for (name, numbers, scale), norm in zip(finite, norms, strict=True):
+            self.ends.norms[name] = norm / scale
+            self.ends.written_by[name] = self._last_writer(numbers)
 
     def _bad_source(self, name: str, tensor: Tensor) -> Iterator[BadInput]:
         numbers = plain_tensor(tensor.detach())
@@ -341,7 +313,7 @@ class Trace(UncompiledDispatchMode, PassObserver):
         """Inspect tensors outside an op, without tracing our own ops."""
         self._looking = True
         try:
-            with torch.no_grad():
+            with torch.no_grad(), no_dispatch_modes():
                 look(*args)
         except Exception as error:  # likewise
             self._note(error, look.__name__)

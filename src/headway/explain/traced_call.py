@@ -107,6 +107,8 @@ class BadInput:
     deliberate: bool = False
     owner: tuple[str, str] | None = None
     """(role, name), if it is a parameter, a buffer or a batch that an op has written to."""
+    passed_over: bool = False
+    """Written by an op that the trace passed over."""
 
 
 @dataclass(slots=True)
@@ -190,6 +192,13 @@ class ForwardCalls:
             call.number = number
             known.numbers.append(number)
             known.calls.append(call)
+
+    def pass_over(self, number: int, nothing: TracedCall) -> None:
+        """The nodes up to this one belong to no call that is recorded."""
+        known = self._threads.setdefault(threading.get_ident(), _Numbered())
+        if not known.numbers or number > known.numbers[-1]:
+            known.numbers.append(number)
+            known.calls.append(nothing)
 
     def of(self, node: Any, *, nested: bool) -> TracedCall | None:
         """The forward op of a node. `nested`: a forward recomputed in this thread created the

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from inspect import unwrap
@@ -263,6 +263,20 @@ UNDECLARED_WRITES = ("running_mean", "running_var")
 """What batch normalisation changes without saying so in its schema."""
 
 
+class _OpEffect:
+    """What an op does to memory."""
+
+    __slots__ = ("facts", "func", "makes", "writes")
+
+    def __init__(self, func: Any, facts: OpSchema) -> None:
+        self.func, self.facts = func, facts
+        silent = UNDECLARED_WRITES if facts.aten.endswith("batch_norm") else ()
+        self.writes = () if facts.collective else facts.mutated or silent
+        """The arguments that it writes to."""
+        self.makes = not (facts.mutated or facts.view or facts.constant)
+        """Whether it may make new memory."""
+
+
 class WriteUndo(UncompiledDispatchMode):
     """Copies memory older than a pass before the pass writes to it; `put_back` restores it."""
 
@@ -271,29 +285,34 @@ class WriteUndo(UncompiledDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._young: set[int] = set()
+        self._effects: dict[int, _OpEffect] = {}
+        """By the identity of an op: its own hash is a Python function."""
         self._kept: list[tuple[Tensor, Tensor]] = []
         self._known: set[tuple[object, ...]] = set()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        with no_function_modes():  # a remedy's mode has had its say above autograd
-            return self._look_and_run(func, args, kwargs or {})
+        if types or _function_depth():
+            with no_function_modes():  # a remedy's mode has had its say above autograd
+                return self._look_and_run(func, args, kwargs)
+        return self._look_and_run(func, args, kwargs)
 
-    def _look_and_run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        facts = read_schema(func)
-        mutated = facts.mutated or (UNDECLARED_WRITES if facts.aten.endswith("batch_norm") else ())
-        if mutated and not facts.collective:
-            for name, tensor in tensor_arguments(facts, args, kwargs):
-                if name.partition("[")[0] in mutated:
+    def _look_and_run(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        effect = self._effects.get(id(func))
+        if effect is None:
+            effect = self._effects[id(func)] = _OpEffect(func, read_schema(func))
+        if effect.writes:
+            for name, tensor in tensor_arguments(effect.facts, args, kwargs or {}):
+                if name.partition("[")[0] in effect.writes:
                     self._keep(plain_tensor(tensor))
-        result = func(*args, **kwargs)
-        if not (facts.mutated or facts.view or facts.constant):
-            self._note_results(facts, args, kwargs, result)
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        if effect.makes:
+            self._note_results(effect.facts, args, kwargs, result)
         return result
 
     def _note_results(
-        self, facts: OpSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+        self, facts: OpSchema, args: tuple[Any, ...], kwargs: Any, result: Any
     ) -> None:
         if type(result) is Tensor and not kwargs and result.layout is torch.strided:
             where = storage_address(result)  # as for most ops: in a fraction of the time
@@ -304,7 +323,8 @@ class WriteUndo(UncompiledDispatchMode):
                 return
         made = {storage_address(tensor) for tensor in _tensors(result)} - self._young
         if made:  # not every schema declares that a result is an argument
-            given = (plain_tensor(item) for _, item in tensor_arguments(facts, args, kwargs))
+            arguments = tensor_arguments(facts, args, kwargs or {})
+            given = (plain_tensor(item) for _, item in arguments)
             self._young |= made - {storage_address(own) for own in given if own is not None}
 
     @torch.no_grad()

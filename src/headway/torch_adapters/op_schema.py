@@ -163,15 +163,19 @@ class OpSchema:
     """What it writes may come from another rank, and later."""
 
 
-_known: dict[Any, OpSchema] = {}
+PASSED_OVER = OpSchema("passed over")
+"""Stands for every op of a part of the step that a trace passes over."""
+
+_known: dict[int, tuple[Any, OpSchema]] = {}
+"""By the identity of an op, with the op itself: its own hash is a Python function."""
 
 
 def read_schema(func: Any) -> OpSchema:
     """The facts of an op as it is dispatched."""
-    found = _known.get(func)
+    found = _known.get(id(func))
     if found is None:
-        found = _known[func] = _parse_schema(func)
-    return found
+        found = _known[id(func)] = (func, _parse_schema(func))
+    return found[1]
 
 
 def op_name(func: Any) -> str:

@@ -60,7 +60,35 @@ def nonfinite_flags(tensor: Tensor) -> int:
     # though.
     if math.isfinite(_read(numbers.sum())):
         return 0
-    low, high = (_read(end) for end in torch.aminmax(numbers))
+    low, high = torch.aminmax(numbers)
+    return _flags_of_ends(_read(low), _read(high))
+
+
+def read_nonfinite_flags(tensors: Sequence[Tensor]) -> list[int]:
+    """The same for each of these; the host waits for each device once."""
+    found = [0] * len(tensors)
+    ends: dict[torch.device, list[tuple[int, Tensor, Tensor]]] = {}
+    for at, tensor in enumerate(tensors):
+        if (tensor.is_floating_point() or tensor.is_complex()) and tensor.numel():
+            low, high = torch.aminmax(as_real(tensor))
+            ends.setdefault(tensor.device, []).append((at, low.double(), high.double()))
+    for of_device in ends.values():
+        lows = torch.stack([low for _, low, _ in of_device])
+        highs = torch.stack([high for _, _, high in of_device])
+        for (at, _, _), low, high in zip(of_device, lows.tolist(), highs.tolist(), strict=True):
+            found[at] = _flags_of_ends(low, high)
+    return found
+
+
+def read_norms(tensors: Sequence[Tensor]) -> list[float]:
+    """The norm of each in single precision; the host waits for each device once."""
+    norms = [torch.linalg.vector_norm(tensor, dtype=torch.float32) for tensor in tensors]
+    if len({norm.device for norm in norms}) <= 1:
+        return torch.stack(norms).tolist() if norms else []
+    return [_read(norm) for norm in norms]
+
+
+def _flags_of_ends(low: float, high: float) -> int:
     if math.isnan(low) or math.isnan(high):
         return NAN
     return (POSITIVE if high == math.inf else 0) | (NEGATIVE if low == -math.inf else 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -57,7 +57,7 @@ class RunMedians:
         return [self.points[a:b] for a, b in pairwise(bounds)]
 
     def to_state(self) -> dict[str, Any]:
-        return asdict(self)
+        return dict(vars(self))
 
     @classmethod
     def from_state(cls, state: Any) -> RunMedians:
@@ -264,10 +264,9 @@ class ExplodingGradient(Check):
         streak.append(point)
         if len(streak) > NORMS:
             del streak[1]
-        unprecedented = point[1] > self.limits.above_start * self.largest.get(name, 0.0)
         exploded = (
             len(streak) == NORMS
-            and unprecedented
+            and point[1] > self.limits.above_start * self.largest.get(name, 0.0)
             and self._without_progress(streak, self.limits.ratio_at_once)
         )
         return list(streak) if exploded else []

@@ -169,7 +169,7 @@ class LossStalled(Check):
         size = min(max(self.count // 3, 5), KEPT) if rows else min(max(self.count // 4, 5), 50)
         first, last = self.first[:size], self.recent.values[-size:]
         start, level = mean(first), mean(last)
-        noise = math.hypot(_error(first), _error(last))
+        noise = math.hypot(_error(first, start), _error(last, level))
         if start <= 1e-4 or self.zeros > self.count / 10:
             self.over = True
             return
@@ -220,10 +220,9 @@ OVERFIT_ONE = (
 )
 
 
-def _error(values: Sequence[float]) -> float:
-    """The standard error of the mean."""
+def _error(values: Sequence[float], middle: float) -> float:
+    """The standard error of the mean, which is `middle`."""
     if len(values) < 2:
         return math.inf
-    middle = mean(values)
     spread = math.sqrt(sum((value - middle) ** 2 for value in values) / (len(values) - 1))
     return max(spread, detrended_sigma(values)) / math.sqrt(len(values))

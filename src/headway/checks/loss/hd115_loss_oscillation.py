@@ -4,7 +4,8 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise, repeat
+from operator import add, mul
 from statistics import median
 
 from headway.checks.loss_context import has_competing_losses
@@ -131,7 +132,7 @@ class LossOscillation(Check):
             return
         above_start = level >= self.limits.start * start
         # A run that had progressed and now swings above its earlier level.
-        pairs = median((one + other) / 2 for one, other in pairwise(values))
+        pairs = median(map(mul, map(add, values, islice(values, 1, None)), repeat(0.5)))
         if not above_start and pairs < LOST * self.best.level:
             return
         if len(self.ratios) and self.ratios.median < STILL:
