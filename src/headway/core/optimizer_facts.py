@@ -208,6 +208,9 @@ class WeightsLoadedFacts(TopicFacts):
     replaced: Text
     rows: Whole
     rows_now: Whole
+    taken_at: Place
+    """Where the script took the state, if it is one of its own."""
+    taken_step: Whole
 
 
 @dataclass(frozen=True)
