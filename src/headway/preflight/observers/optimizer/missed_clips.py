@@ -49,10 +49,16 @@ class MissedClips(Observer):
         self._met: set[str] = set()
         """Lines whose clip was used, and lines that were reported."""
         self._fresh = False
+        self._empty: dict[str, int] = {}
+        """Lines that were given no parameters, and how often."""
+        self._clipped = False
 
     def clipping(self, parameters: Sequence[Tensor], total: Tensor) -> None:
         if self.script.step > LAST_STEP:
             return
+        self._clipped = self._clipped or bool(parameters)
+        if not parameters and not self._clipped:
+            self._got_nothing()
         clip = PendingClip(list(parameters), self.script.place(), fresh=self._fresh)
         clip.empty = not self._fresh and _cleared(clip.parameters)
         if clip.parameters and clip.line not in self._met:
@@ -117,6 +123,14 @@ class MissedClips(Observer):
         if clip.place is not None:
             facts["place"] = clip.place
         self.evidence.record(TOPIC, facts)
+
+    def _got_nothing(self) -> None:
+        """A script whose only clips get nothing means to clip: an iterator was read before."""
+        place = self.script.place()
+        times = self._empty[str(place)] = self._empty.get(str(place), 0) + 1
+        if times == ENOUGH:
+            facts: dict[str, Any] = {"clipped": [], "clipped_count": 0, "times": times}
+            self.evidence.record(TOPIC, facts | ({} if place is None else {"place": place}))
 
     def _names(self, tensors: Sequence[Tensor]) -> list[str]:
         named = (self.script.name_of(item) for item in tensors[:NAMED])
