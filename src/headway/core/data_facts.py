@@ -223,6 +223,8 @@ class SharedRowsFacts(TopicFacts):
     shared: Number
     covered: Number
     alike: Number
+    inside: bool
+    """Whether validation takes a part of a data set that is trained on as a whole."""
 
 
 @dataclass(frozen=True)

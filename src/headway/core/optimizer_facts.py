@@ -51,6 +51,11 @@ class ScheduleFacts(TopicFacts):
     horizon_name: Text
     horizon: Number
     collapses_after: Number
+    metric: Text
+    """What a plateau is given, if it improves in the other direction than `mode`."""
+    mode: Text
+    metric_from: Number
+    metric_to: Number
 
 
 @dataclass(frozen=True)
