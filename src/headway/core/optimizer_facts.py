@@ -52,10 +52,10 @@ class ScheduleFacts(TopicFacts):
     horizon: Number
     collapses_after: Number
     metric: Text
-    """What a plateau is given, if it improves in the other direction than `mode`."""
     mode: Text
     metric_from: Number
     metric_to: Number
+    resting: Whole
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,6 @@ class WeightsLoadedFacts(TopicFacts):
     rows: Whole
     rows_now: Whole
     taken_at: Place
-    """Where the script took the state, if it is one of its own."""
     taken_step: Whole
 
 

@@ -72,7 +72,8 @@ class TargetLeak(Check):
         """Largest distance of the class means in any other column, in standard deviations."""
         least_shared: float = 0.02
         most_shared: float = 0.8
-        """Shares of the validation rows: below, chance; above, validation on the training data."""
+        """Shares of the validation rows: below, chance; above, validation on the training data,
+        unless they are a part of a data set that is trained on as a whole."""
         covered: float = 0.9
         """Share of the last training rows that must have been seen before."""
         alike: float = 0.02
@@ -184,7 +185,7 @@ class TargetLeak(Check):
             return None
         share = shared / validated
         few = shared < 3 or share < self.limits.least_shared
-        if few or share > self.limits.most_shared:
+        if few or (share > self.limits.most_shared and not facts.inside):
             return None
         if covered < self.limits.covered or alike > self.limits.alike:
             return None

@@ -32,7 +32,8 @@ class ScheduleCollapsed(Check):
     steps and a third of the run so far. In a check: from the settings of the schedule, the step at
     which that happens, against the steps of one pass over the loader, or of all epochs that the
     script names: less than half of them. A `ReduceLROnPlateau` with mode="min" that is given a
-    metric named as one that should grow (accuracy, F1, …) while it grows, or the opposite.
+    metric named as one that should grow (accuracy, F1, …) while it grows, or the opposite. A rate of exactly 0 in all of
+    the first 20 steps.
 
     ## False alarms
     Schedules that end at 0 spend the last few percent there. Restarts rise again. Warm-up is at the
@@ -134,6 +135,21 @@ class ScheduleCollapsed(Check):
                 steps=low,
             )
 
+    def _at_rest(self, record: SetupRecord, facts: ScheduleFacts, steps: int) -> Finding:
+        by = f": {facts.schedule} does not raise it" if facts.schedule else ""
+        return self.find(
+            record,
+            f"the learning rate is exactly 0 in all of the first {steps} steps{by}, so that no "
+            f"weight changes",
+            subject="rest",
+            where=facts.locate(rank=record.rank),
+            remedies=[
+                "Look for an integer division in the warm-up, and for a schedule of another "
+                "optimizer than the one that steps.",
+            ],
+            steps=steps,
+        )
+
     def _wrong_direction(self, record: SetupRecord, facts: ScheduleFacts) -> Finding:
         mode, other = facts.mode, "max" if facts.mode == "min" else "min"
         change = f"from {say(facts.metric_from or 0.0)} to {say(facts.metric_to or 0.0)}"
@@ -150,6 +166,9 @@ class ScheduleCollapsed(Check):
 
     def _foresee(self, record: SetupRecord) -> Iterable[Finding]:
         facts = ScheduleFacts.of(record)
+        if facts.resting is not None:
+            yield self._at_rest(record, facts, facts.resting)
+            return
         if facts.metric is not None:
             yield self._wrong_direction(record, facts)
             return

@@ -190,6 +190,7 @@ class ClearedGradients(Observer):
         self._sound: set[int] = set()
         """Optimizers with a step that used all gradients, and those that were reported."""
         self._touched = self._scales = False
+        self._stepping: Optimizer | None = None
         self._place: dict[str, Any] | None = None
         """The line that cleared gradients last."""
         for owner in (Optimizer, nn.Module):
@@ -198,6 +199,8 @@ class ClearedGradients(Observer):
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
         line = ""
         self._touched = False
+        if self._stepping is not None:  # its closure: the step uses what comes now
+            self._sound.add(id(self._stepping))
         for optimizer in self.script.optimizers:
             if id(optimizer) in self._sound or not any(
                 p.grad is not None for p in _held(optimizer)
@@ -228,7 +231,11 @@ class ClearedGradients(Observer):
             use.lost.append((use.fed_by, str(place)))
             self._place, use.fed_by = place, None
 
+    def step_ended(self, optimizer: Optimizer) -> None:
+        self._stepping = None
+
     def step_begins(self, optimizer: Optimizer) -> None:
+        self._stepping = optimizer
         use = self._uses.get(id(optimizer))
         if use is None or id(optimizer) in self._sound:
             return

@@ -15,7 +15,7 @@ from headway.engine import PLACES
 from headway.preflight.observer import Observer
 from headway.preflight.script_context import observe_method
 from headway.preflight.source_lines import called_name, find_line, parse_file
-from headway.torch_adapters.frames import is_installed_file
+from headway.torch_adapters.frames import describe_frame, is_installed_file
 
 TOPIC = "schedule"
 LOOKS = (3, 8, 20)
@@ -35,6 +35,8 @@ UPWARDS = re.compile(
 DOWNWARDS = re.compile(r"(^|_)(loss|error|err|mse|mae|rmse|wer|cer|perplexity|ppl|nll)(_|$)", re.I)
 """… and of those that are to fall."""
 ENOUGH_METRICS = 3
+RESTS = 20
+"""First steps with a rate of 0: a warm-up has one of them."""
 SETS_RATE = r"""\[["']lr["']\]\s*[*/]?=[^=]"""
 """A rate that is set by hand."""
 
@@ -55,6 +57,10 @@ class Schedules(Observer):
         self._noted = False
         self._steps: dict[int, int] = {}
         self._metrics: dict[int, list[float]] = {}
+        self._resting: dict[int, int] = {}
+        """Steps of each optimizer so far, if all of its rates were 0 in all of them."""
+        self._schedule_of: dict[int, tuple[str, Any]] = {}
+        """The class of an optimizer's schedule, and the line that makes it."""
         kinds = [lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau]
         kinds += [
             kind
@@ -71,6 +77,17 @@ class Schedules(Observer):
 
     def _schedule_made(self, result: Any, schedule: Any, *_: Any, **__: Any) -> None:
         self._made[id(schedule)] = self.script.place()
+        made = (type(schedule).__name__, self._constructed_at(schedule))
+        self._schedule_of[id(getattr(schedule, "optimizer", None))] = made
+
+    def _constructed_at(self, schedule: Any) -> dict[str, Any] | None:
+        """The user's line outside of the schedule's own methods."""
+        for frame in self.script.frames():
+            code = frame.f_code
+            own = code.co_argcount and frame.f_locals.get(code.co_varnames[0]) is schedule
+            if not own and not is_installed_file(code.co_filename):
+                return describe_frame(frame).to_dict()
+        return self.script.place()
 
     def step_begins(self, optimizer: Optimizer) -> None:
         if self._noted or self._seen or not optimizer.param_groups:
@@ -96,7 +113,22 @@ class Schedules(Observer):
 
     def step_ended(self, optimizer: Optimizer) -> None:
         self._pass_length = self._drawn_length
+        self._count_rest(optimizer)
         self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
+
+    def _count_rest(self, optimizer: Optimizer) -> None:
+        """Tell of a rate that is 0 from the first step on."""
+        count = self._steps.get(id(optimizer), 0)
+        if self._resting.get(id(optimizer), 0) < count or count >= RESTS:
+            return
+        rates = [group.get("lr") for group in optimizer.param_groups]
+        if not rates or not all(isinstance(rate, (int, float)) and rate == 0 for rate in rates):
+            return
+        self._resting[id(optimizer)] = count + 1
+        if count + 1 == RESTS:
+            name, place = self._schedule_of.get(id(optimizer), (None, None))
+            facts: dict[str, Any] = {"schedule": name, "resting": RESTS, "place": place}
+            self.evidence.record(TOPIC, facts)
 
     def _begins(self, schedule: Any, *args: Any, **kwargs: Any) -> None:
         self._inside += 1  # a sequence steps its parts
