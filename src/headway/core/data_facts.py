@@ -263,3 +263,20 @@ class RankNoiseFacts(TopicFacts):
     same_batches: Whole
     sampled: bool
     """Whether replicas draw their batches themselves, without a loader."""
+
+
+@dataclass(frozen=True)
+class SamplerReachFacts(TopicFacts):
+    topic = "sampler-reach"
+    sampler: Text
+    reached: Whole
+    samples: Whole
+
+
+@dataclass(frozen=True)
+class StoredSamplesFacts(TopicFacts):
+    topic = "stored-samples"
+    dataset: Text
+    attribute: Text
+    rows: Whole
+    watched: Whole
