@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Subset, WeightedRandomSampler
 
 from headway.preflight.observer import Observer
-from headway.preflight.source_lines import find_attribute_line, find_line
+from headway.preflight.source_lines import find_attribute_line, find_line, find_taking_line
 from headway.torch_adapters.tensor_values import batch_tensors
 
 REACH_TOPIC = "sampler-reach"
@@ -119,7 +119,7 @@ class StoredSamples(Observer):
             self._reported = True
             facts = {"attribute": stored.name, "rows": again, "watched": len(stored.rows)}
             read = getattr(self._data, "__getitem__", None)
-            place = find_attribute_line(read, stored.name)
+            place = find_attribute_line(read, stored.name) or find_taking_line(read)
             kind = type(self._data).__name__
             self.evidence.record(STORED_TOPIC, {**facts, "dataset": kind, "place": place})
 
