@@ -32,8 +32,8 @@ class TargetLeak(Check):
     Encoders that fill gaps, the encoder of a translator and the prefix of a prefix model may look
     ahead. A single column may be the label up to a factor (a first exercise). Validating on all of
     the training data is intended; on a part of it is an accident, also where that part is all that
-    is ever validated on: a `Subset` of the data set that the training loader takes as a whole. Data with few distinct rows share
-    them by chance and are not judged.
+    is ever validated on: a `Subset` of the data set that the training loader takes as a whole. Data
+    with few distinct rows share them by chance and are not judged.
 
     ## What to do
     Use a causal mask in the attention (`is_causal=True`, or a mask that is −inf above the diagonal)

@@ -32,8 +32,8 @@ class ScheduleCollapsed(Check):
     steps and a third of the run so far. In a check: from the settings of the schedule, the step at
     which that happens, against the steps of one pass over the loader, or of all epochs that the
     script names: less than half of them. A `ReduceLROnPlateau` with mode="min" that is given a
-    metric named as one that should grow (accuracy, F1, …) while it grows, or the opposite. A rate of exactly 0 in all of
-    the first 20 steps.
+    metric named as one that should grow (accuracy, F1, …) while it grows, or the opposite. A
+    rate of exactly 0 in all of the first 20 steps.
 
     ## False alarms
     Schedules that end at 0 spend the last few percent there. Restarts rise again. Warm-up is at the

@@ -28,8 +28,9 @@ class NothingGuarded(Check):
     end of a script in which no `torch.optim.Optimizer` stepped. If the weights change all the same,
     they check loss, inputs, graph and gradients of every backward pass. `check` reports it as
     information, because it exits with 2 in this case; as an error if the script created an
-    optimizer, ran 20 backward passes or more, and ended by itself. The optimizers of fastai and Keras are
-    guarded in part: an update with NaN or Inf is skipped, and this is reported as information.
+    optimizer, ran 20 backward passes or more, and ended by itself. The optimizers of fastai and
+    Keras are guarded in part: an update with NaN or Inf is skipped, and this is reported as
+    information.
 
     ## False alarms
     Gradient accumulation over fewer than 1000 batches, evaluation, a second model with its own

@@ -71,8 +71,8 @@ class Schedules(Observer):
             )
             if "step" in vars(kind)
         ]
-        for kind in (lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau):  # one each
-            observe_method(self.script, kind, "__init__", after=self._schedule_made)
+        for base in (lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau):  # one each
+            observe_method(self.script, base, "__init__", after=self._schedule_made)
         for kind in kinds:
             observe_method(self.script, kind, "step", before=self._begins, after=self._stepped)
 
