@@ -327,7 +327,6 @@ class OptimizerSettings(Observer):
 # The user's lines that do what every training does: backward, step, clip, freeze, …
 
 # Any finding that names no line of its own may point at one of them.
-
 _SETTER = Tensor.requires_grad.__set__  # type: ignore[attr-defined]
 
 CLIP_SETTING = r"\b(gradient_clip_val|max_grad_norm|clip_grad_norm|gradient_clipping)[\"']?\s*[=:]"
@@ -360,6 +359,9 @@ class TrainingLines(Observer):
 
     def step_begins(self, optimizer: Optimizer) -> None:
         self._note_once("step")
+        for number, known in enumerate(self.script.optimizers):  # as the guard counts them
+            if known is optimizer and len(self.script.optimizers) > 1:
+                self._note_once(f"step#{number}")
 
     def clipping(self, parameters: Sequence[Tensor], total: Tensor) -> None:
         if "clip" not in self._said:
