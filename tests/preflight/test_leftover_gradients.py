@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,3 +91,23 @@ def test_the_loss_of_a_generator_leaves_gradients_in_the_discriminator() -> None
 @pytest.mark.parametrize("step", [cleared, heads, slower, joint])
 def test_gradients_that_belong_to_the_step(step: Any) -> None:
     assert not found(step)
+
+
+def test_with_several_optimizers_the_line_is_that_of_the_one_that_is_not_cleared() -> None:
+    def work() -> None:
+        torch.manual_seed(0)
+        teacher, student = nn.Linear(4, 1), nn.Linear(4, 1)
+        first = torch.optim.Adam(teacher.parameters())
+        second = torch.optim.Adam(student.parameters())
+        for _ in range(8):
+            x = torch.randn(8, 4)
+            first.zero_grad()
+            (teacher(x) - x[:, :1]).square().mean().backward()
+            first.step()
+            (student(x) - x[:, :1]).square().mean().backward()
+            second.step()
+
+    checked = run_check(work, max_steps=None)
+    [finding] = [item for item in checked.report.findings if item.code == "HD206"]
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    assert "second.step()" in lines[(finding.where.line or 1) - 1]

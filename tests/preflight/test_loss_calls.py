@@ -176,3 +176,15 @@ def test_validation_tells_nothing() -> None:
         return F.cross_entropy(model(x), labels())
 
     assert codes(train(net(), loss_of)) == set()
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("loss", [F.binary_cross_entropy_with_logits, F.binary_cross_entropy])
+def test_labels_and_outputs_in_each_others_place(loss: Any, swapped: bool) -> None:
+    def loss_of(model: nn.Module, x: Tensor) -> Tensor:
+        output = model(x)
+        output = output if loss is F.binary_cross_entropy_with_logits else output.sigmoid()
+        wanted = F.one_hot(labels(), output.shape[1]).float()
+        return loss(wanted, output) if swapped else loss(output, wanted)
+
+    assert ("HD111" in codes(train(net(), loss_of))) is swapped

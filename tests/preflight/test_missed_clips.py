@@ -253,3 +253,51 @@ def test_the_other_network_is_clipped() -> None:
 )
 def test_clips_that_reach_their_optimizer(work: Callable[[], None]) -> None:
     assert not found(work)
+
+
+def clips(kind: str) -> Callable[[], None]:
+    def work() -> None:
+        torch.manual_seed(0)
+        net = nn.Linear(4, 1)
+        given = filter(lambda p: p.requires_grad, net.parameters())
+        kept = list(net.parameters())
+        optimizer = torch.optim.SGD(given if kind == "filter" else kept, 0.01)
+        for _ in range(4):
+            x = torch.randn(8, 4)
+            optimizer.zero_grad()
+            (net(x) - x[:, :1]).square().mean().backward()
+            clip_grad_norm_({"filter": given, "list": kept, "extra": []}[kind], 1.0)
+            if kind == "extra":
+                clip_grad_norm_(kept, 1.0)
+            optimizer.step()
+
+    return work
+
+
+def test_a_clip_that_gets_no_parameters() -> None:
+    [finding] = found(clips("filter"))
+    assert "gets no parameters" in finding.message
+
+
+def test_a_clip_of_a_list() -> None:
+    assert not found(clips("list"))
+
+
+@pytest.mark.parametrize("kind", [torch.optim.LBFGS, torch.optim.SGD])
+def test_gradients_of_a_closure_are_not_lost(kind: type[torch.optim.Optimizer]) -> None:
+    def work() -> None:
+        torch.manual_seed(0)
+        net = nn.Linear(4, 1)
+        optimizer = kind(net.parameters(), lr=0.01)
+
+        def closure() -> torch.Tensor:
+            x = torch.randn(8, 4)
+            loss = (net(x) - x[:, :1]).square().mean()
+            loss.backward()
+            return loss
+
+        for _ in range(6):
+            optimizer.zero_grad()
+            optimizer.step(closure)
+
+    assert found(work, *LOST) == []

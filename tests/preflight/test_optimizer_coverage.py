@@ -216,3 +216,43 @@ def test_a_script_without_modules_is_watched():
     done = checked(work, 6)
     assert [item for item in done.report.findings if item.severity > Severity.INFO] == []
     assert done.report.coverage.ran > 20
+
+
+def folds(*, rebuild: bool):
+    model = Split()
+    optimizer = torch.optim.Adam(model.parameters())
+    fit(model, optimizer, 30)
+    model.head = nn.Linear(16, 4)
+    if rebuild:
+        optimizer = torch.optim.Adam(model.parameters())
+    fit(model, optimizer, 12)
+
+
+def test_a_head_replaced_long_after_the_first_steps():
+    assert first_cause(lambda: folds(rebuild=False), 60) == "HD402"
+
+
+def test_a_new_optimizer_for_the_replaced_head():
+    assert "HD402" not in codes(lambda: folds(rebuild=True), 60)
+
+
+class Gated(nn.Module):
+    def __init__(self, *, converted: bool) -> None:
+        super().__init__()
+        self.body = nn.Linear(8, 4)
+        made = nn.Parameter(torch.randn(4))
+        self.gate = made.double().float() if converted else made
+        self.last = None
+
+    def forward(self, x):
+        self.last = self.body(x)
+        return self.last * self.gate
+
+
+def test_a_converted_parameter_is_not_registered():
+    def work(*, converted: bool):
+        model = Gated(converted=converted)
+        fit(model, torch.optim.Adam(model.parameters()), 4)
+
+    assert "HD906" in codes(lambda: work(converted=True))
+    assert "HD906" not in codes(lambda: work(converted=False))

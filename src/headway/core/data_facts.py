@@ -223,6 +223,8 @@ class SharedRowsFacts(TopicFacts):
     shared: Number
     covered: Number
     alike: Number
+    inside: bool
+    """Whether validation takes a part of a data set that is trained on as a whole."""
 
 
 @dataclass(frozen=True)
@@ -261,3 +263,20 @@ class RankNoiseFacts(TopicFacts):
     same_batches: Whole
     sampled: bool
     """Whether replicas draw their batches themselves, without a loader."""
+
+
+@dataclass(frozen=True)
+class SamplerReachFacts(TopicFacts):
+    topic = "sampler-reach"
+    sampler: Text
+    reached: Whole
+    samples: Whole
+
+
+@dataclass(frozen=True)
+class StoredSamplesFacts(TopicFacts):
+    topic = "stored-samples"
+    dataset: Text
+    attribute: Text
+    rows: Whole
+    watched: Whole

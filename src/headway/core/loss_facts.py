@@ -77,6 +77,8 @@ class LossCallFacts(LossFormulaFacts):
     sample: Whole
     tied: bool
     log_target: bool
+    swapped: bool
+    """Whether the target has a graph and the prediction has none."""
     raised: bool
     error: Text
 

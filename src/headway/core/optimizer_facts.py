@@ -51,6 +51,11 @@ class ScheduleFacts(TopicFacts):
     horizon_name: Text
     horizon: Number
     collapses_after: Number
+    metric: Text
+    mode: Text
+    metric_from: Number
+    metric_to: Number
+    resting: Whole
 
 
 @dataclass(frozen=True)
@@ -208,6 +213,8 @@ class WeightsLoadedFacts(TopicFacts):
     replaced: Text
     rows: Whole
     rows_now: Whole
+    taken_at: Place
+    taken_step: Whole
 
 
 @dataclass(frozen=True)

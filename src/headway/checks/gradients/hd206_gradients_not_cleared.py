@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from headway.checks.symptoms import BAD_STEPS
 from headway.core.check import Check, Needs
-from headway.core.facts import say_list
+from headway.core.facts import Place, say_list
 from headway.core.findings import Finding, Severity
 from headway.core.optimizer_facts import LeftoverGradientFacts
 from headway.core.records import SetupRecord, StepRecord
@@ -90,11 +90,14 @@ class GradientsNotCleared(Check):
     def _finding(self, record: StepRecord, name: str) -> Finding:
         _, _, number = name.partition("#")
         whose = f" of optimizer {number}" if number else ""
+        # With several optimizers, the line that clears is another one's.
+        stepped = Place.read(self.context.places.get(f"step#{number}") if number else None)
         return self.find(
             record,
             f"the gradients{whose} were not cleared: {self.limits.steps} steps in a row include "
             f"the gradients of earlier steps",
             subject=name,
+            where=stepped.where(rank=record.rank) if stepped.file is not None else None,
             remedies=[
                 "Call optimizer.zero_grad() once for every optimizer.step(). With gradient "
                 "accumulation, clear after the step, not between its micro-batches."

@@ -154,6 +154,12 @@ def _scores(facts: LossScoresFacts) -> Mismatch | None:
 
 
 def _call(facts: LossCallFacts) -> Mismatch | None:
+    if facts.swapped:
+        return Mismatch(
+            f"{facts.function} receives the labels as input and the output of the model as "
+            f"target: it does not measure how well the output fits",
+            f"Swap the two arguments: {facts.function}(output, labels).",
+        )
     judge = _JUDGES.get(facts.function or "")
     found = None if judge is None else judge(facts, facts.prediction)
     return found or _refused(facts)

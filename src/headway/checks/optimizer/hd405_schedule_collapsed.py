@@ -31,7 +31,9 @@ class ScheduleCollapsed(Check):
     In a log: the learning rate has been below a thousandth of its highest value for at least 20
     steps and a third of the run so far. In a check: from the settings of the schedule, the step at
     which that happens, against the steps of one pass over the loader, or of all epochs that the
-    script names: less than half of them.
+    script names: less than half of them. A `ReduceLROnPlateau` with mode="min" that is given a
+    metric named as one that should grow (accuracy, F1, …) while it grows, or the opposite. A
+    rate of exactly 0 in all of the first 20 steps.
 
     ## False alarms
     Schedules that end at 0 spend the last few percent there. Restarts rise again. Warm-up is at the
@@ -133,8 +135,43 @@ class ScheduleCollapsed(Check):
                 steps=low,
             )
 
+    def _at_rest(self, record: SetupRecord, facts: ScheduleFacts, steps: int) -> Finding:
+        by = f": {facts.schedule} does not raise it" if facts.schedule else ""
+        return self.find(
+            record,
+            f"the learning rate is exactly 0 in all of the first {steps} steps{by}, so that no "
+            f"weight changes",
+            subject="rest",
+            where=facts.locate(rank=record.rank),
+            remedies=[
+                "Look for an integer division in the warm-up, and for a schedule of another "
+                "optimizer than the one that steps.",
+            ],
+            steps=steps,
+        )
+
+    def _wrong_direction(self, record: SetupRecord, facts: ScheduleFacts) -> Finding:
+        mode, other = facts.mode, "max" if facts.mode == "min" else "min"
+        change = f"from {say(facts.metric_from or 0.0)} to {say(facts.metric_to or 0.0)}"
+        return self.find(
+            record,
+            f"{facts.schedule} has mode='{mode}' and is given {facts.metric}, which improved "
+            f"{change}: it counts every improvement as none and lowers the learning rate",
+            subject="direction",
+            where=facts.locate(rank=record.rank),
+            remedies=[f"Create it with mode='{other}'."],
+            metric=facts.metric,
+            mode=mode,
+        )
+
     def _foresee(self, record: SetupRecord) -> Iterable[Finding]:
         facts = ScheduleFacts.of(record)
+        if facts.resting is not None:
+            yield self._at_rest(record, facts, facts.resting)
+            return
+        if facts.metric is not None:
+            yield self._wrong_direction(record, facts)
+            return
         steps, optimizer_steps = facts.steps, facts.optimizer_steps
         after, length = facts.collapses_after, facts.pass_length
         if not steps or not optimizer_steps or not after or not length or length < 2:

@@ -51,7 +51,10 @@ class ClipMissesOptimizer(Check):
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = MissedClipFacts.of(record)
         count = facts.clipped_count
-        if not count or not facts.times:
+        if not facts.times:
+            return
+        if not count:
+            yield self._nothing(record, facts)
             return
         clipped, stepped = say_list(facts.clipped, 2), say_list(facts.stepped, 2)
         if facts.when:
@@ -68,6 +71,17 @@ class ClipMissesOptimizer(Check):
             clipped=facts.clipped,
             stepped=facts.stepped,
             held_by_another_optimizer=facts.other_optimizer,
+            times=facts.times,
+        )
+
+    def _nothing(self, record: SetupRecord, facts: MissedClipFacts) -> Finding:
+        return self.find(
+            record,
+            "clip_grad_norm_ gets no parameters, so nothing is clipped: a generator or a filter "
+            "can be read only once, and the optimizer has read it",
+            subject="nothing",
+            where=facts.locate(rank=record.rank, op="clip_grad_norm_"),
+            remedies=["Keep a list: `list(model.parameters())`."],
             times=facts.times,
         )
 

@@ -27,8 +27,10 @@ class NothingGuarded(Check):
     and at `close()` if there was no step at all. `headway run` and `headway check` report it at the
     end of a script in which no `torch.optim.Optimizer` stepped. If the weights change all the same,
     they check loss, inputs, graph and gradients of every backward pass. `check` reports it as
-    information, because it exits with 2 in this case. The optimizers of fastai and Keras are
-    guarded in part: an update with NaN or Inf is skipped, and this is reported as information.
+    information, because it exits with 2 in this case; as an error if the script created an
+    optimizer, ran 20 backward passes or more, and ended by itself. The optimizers of fastai and
+    Keras are guarded in part: an update with NaN or Inf is skipped, and this is reported as
+    information.
 
     ## False alarms
     Gradient accumulation over fewer than 1000 batches, evaluation, a second model with its own
@@ -51,11 +53,13 @@ class NothingGuarded(Check):
     needs = Needs(kinds=(EventRecord,), events=(UNGUARDED,))
     explains = ()
     once = "run"
+    points_at = ("backward",)
 
     def observe(self, record: EventRecord) -> Iterable[Finding]:
         data = record.data
         partly = bool(data.get("partly"))
-        severity = Severity.INFO if partly or data.get("command") == "check" else None
+        quiet = data.get("command") == "check" and not data.get("forgotten")
+        severity = Severity.INFO if partly or quiet else None
         guarded = "updates are guarded in part" if partly else "no update is guarded"
         yield self.find(
             record,

@@ -36,6 +36,8 @@ class NoStepReason:
     command: str = "check"
     partly: bool = False
     """Whether updates that are not finite are skipped all the same."""
+    forgotten: bool = False
+    """Whether the script ended by itself, with an optimizer and many backward passes."""
 
     def __str__(self) -> str:
         lead = "" if self.partly else "no optimizer step was reached: "
@@ -43,7 +45,8 @@ class NoStepReason:
 
     def to_dict(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"why": self.why, "advice": f"{self.advice}."}
-        return {**facts, "command": self.command, "partly": self.partly}
+        said = {"command": self.command, "partly": self.partly, "forgotten": self.forgotten}
+        return {**facts, **said}
 
 
 def explain_no_step(
@@ -86,6 +89,9 @@ def _find_reason(launch: ScriptLauncher, error: BaseException | None, command: s
         return NoStepReason(
             f"backward() ran {_count_in_words(launch.backwards)}, but no optimizer.step() followed",
             "Call optimizer.step() after backward()",
+            forgotten=bool(launch.optimizers_made)
+            and launch.backwards >= MANY_BACKWARDS
+            and not launch.limits.enough,
         )
     if launch.optimizers_made:
         return NoStepReason(
@@ -115,6 +121,8 @@ def explain_unguarded(
     return None
 
 
+MANY_BACKWARDS = 20
+"""Backward passes after which a missing step is a fault and no gradient accumulation."""
 OTHER_OPTIMIZERS = ("keras", "fastai")
 """Packages whose optimizers are not torch optimizers."""
 FULL_GUARD = {

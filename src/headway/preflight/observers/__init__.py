@@ -63,6 +63,8 @@ OBSERVERS = (
     "observers.gradient_scaling:ScaledReadings",
     "observers.optimizer.schedules:Schedules",
     "observers.data.data_leakage:SharedRows",
+    "observers.data.stored_samples:SamplerReach",
+    "observers.data.stored_samples:StoredSamples",
     "observers.model.layer_values:SpectralNorms",
     "observers.loss.summed_losses:SummedLosses",
     "observers.model.parameter_structure:TiedWeights",

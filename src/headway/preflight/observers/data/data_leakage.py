@@ -10,7 +10,7 @@ from weakref import ref
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import RandomSampler, SequentialSampler
+from torch.utils.data import RandomSampler, SequentialSampler, Subset
 
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.source_lines import find_line
@@ -233,6 +233,9 @@ class _Seen:
     within: int = 0
     """Rows that were there twice in one batch."""
     rows: int = 0
+    inside: bool = False
+    """Whether a loader of validation reads a part of a data set that is trained on as a whole."""
+    loaders: list[Any] = field(default_factory=list)
     sources: list[Any] = field(default_factory=list)
     """What the training batches were drawn from: datasets, or loaders of a part of one."""
 
@@ -255,8 +258,10 @@ class SharedRows(Observer):
         self._place: dict[str, Any] | None = None
         self._models: dict[int, tuple[nn.Module, _Seen]] = {}
         self._source: Any = None
+        self._loader: Any = None
 
     def batch_drawn(self, loader: Any, batch: Any) -> None:
+        self._loader = loader
         whole = type(getattr(loader, "sampler", None)) in (RandomSampler, SequentialSampler)
         self._source = loader.dataset if whole else loader
 
@@ -282,12 +287,24 @@ class SharedRows(Observer):
             seen.trained.update(hashes)
             if not known and self._source is not None:
                 seen.sources = [*seen.sources[-7:], self._source]
+                seen.loaders = [*seen.loaders[-7:], self._loader]
         elif seen.trained:
             seen.validated.update(hashes)
             seen.shared.update(row for row in hashes if row in seen.trained)
+            self._find_whole(seen)
             if seen.shared and self._place is None:
                 lines = (find_line(self.script, pattern) for pattern in SPLITS)
                 self._place = next((line for line in lines if line), None)
+
+    def _find_whole(self, seen: _Seen) -> None:
+        """Note where a loader trains on all of the data set that validation takes a part of."""
+        part = getattr(self._loader, "dataset", None)
+        if seen.inside or not isinstance(part, Subset):
+            return
+        for loader, source in zip(seen.loaders, seen.sources, strict=True):
+            if source is part.dataset:
+                seen.inside = True
+                self._place = self.script.loader_lines.get(loader)
 
     def finished(self) -> None:
         for module, seen in self._models.values():
@@ -302,10 +319,11 @@ class SharedRows(Observer):
                     "trained": len(seen.trained),
                     "covered": sum(seen.repeats) / len(seen.repeats),
                     "alike": seen.within / max(seen.rows, 1),
+                    "inside": seen.inside,
                     **({} if self._place is None else {"place": self._place}),
                 },
             )
-        self._models, self._source = {}, None
+        self._models, self._source, self._loader = {}, None, None
 
 
 def _hashes(given: Any) -> Iterator[int]:

@@ -162,6 +162,7 @@ def _describe_call(given: LossArguments, script: ScriptContext) -> dict[str, Any
     masked = given.reduction == "none" or given.weighted
     if given.function in BINARY_LOSSES:
         facts["target"] |= outside_of((0.0, 1.0), target, masked=masked)
+        facts["swapped"] = target.requires_grad and not prediction.requires_grad
     elif (
         given.function in REGRESSION_LOSSES and (reach := find_value_range(prediction)) is not None
     ):

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer
+from headway.torch_adapters.autograd_graph import next_nodes
 from headway.torch_adapters.frames import is_installed_file, is_internal_file
 from headway.torch_adapters.live_objects import find_leaves
 from headway.torch_adapters.module_stack import user_path
@@ -226,6 +227,8 @@ def _asked_for(model: nn.Module, embedding: Tensor, other: Tensor) -> bool:
 
 UNREGISTERED_LOOKS = 3
 """Backward passes that are looked at: a branch may have no part in the first one."""
+MOST_COPIES = 3
+"""Ops between a parameter and what a module keeps of it: `.to(…)`, `* 0.1`."""
 DEEPEST = 4
 """Lists in dicts in lists …: no further down than this."""
 MOST_UNREGISTERED = 1000
@@ -298,12 +301,30 @@ def _hidden(modules: Sequence[nn.Module]) -> Iterator[tuple[nn.Module, str, str,
                 yield owner, attribute, type(value).__name__, found
 
 
+def _leaf_behind(tensor: Tensor) -> Tensor | None:
+    """A trainable leaf; also that of which the tensor is a converted or scaled copy.
+
+    `nn.Parameter(…).to(device)` is such a copy: torch does not register it.
+    """
+    if tensor.is_leaf:
+        return tensor if tensor.requires_grad else None
+    node: Any = tensor.grad_fn
+    for _ in range(MOST_COPIES):
+        followed = next_nodes(node)
+        if len(followed) != 1:
+            break
+        node = followed[0]
+    leaf = getattr(node, "variable", None)
+    return leaf if isinstance(leaf, Tensor) else None
+
+
 def _contents(value: Any, depth: int) -> Iterator[Any]:
     if isinstance(value, nn.Module):
         yield value
     elif isinstance(value, Tensor):
-        if value.is_leaf and value.requires_grad:
-            yield value
+        leaf = _leaf_behind(value)
+        if leaf is not None:
+            yield leaf
     elif depth and isinstance(value, Mapping):
         for item in list(islice(value.values(), MOST_UNREGISTERED)):
             yield from _contents(item, depth - 1)

@@ -5,6 +5,7 @@ between steps.
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -59,10 +60,22 @@ class WeightLoading(Observer):
         self._seen: dict[str, int] = {}
         self._written: dict[int, Any] = {}
         self._files = 0
+        self._taken: dict[int, tuple[weakref.ref[Any], Any, int]] = {}
+        """States that the script took: the line and the step."""
         observe_method(self.script, torch, "load", after=self._file_loaded)
+        observe_method(self.script, nn.Module, "state_dict", after=self._state_taken)
 
     def _file_loaded(self, result: Any, *_: Any, **__: Any) -> None:
         self._files += 1
+
+    def _state_taken(self, result: Any, *args: Any, **given: Any) -> None:
+        # A module calls its children with the mapping that they are to fill.
+        if len(args) > 1 or given.get("destination") is not None:
+            return
+        if isinstance(result, OrderedDict):  # a plain dict has no weak references
+            known = {key: item for key, item in self._taken.items() if item[0]() is not None}
+            known[id(result)] = (weakref.ref(result), self.script.place(), self.script.step)
+            self._taken = known
 
     def state_loaded(self, owner: Any, state: Any, result: Any) -> None:
         if not isinstance(owner, nn.Module) or not isinstance(state, Mapping):
@@ -122,6 +135,9 @@ class WeightLoading(Observer):
         place = self.script.place()
         if place is not None:
             facts["place"] = place
+        reference, taken_at, taken_step = self._taken.get(id(state), (None, None, None))
+        if reference is not None and reference() is state:
+            facts |= {"taken_at": taken_at, "taken_step": taken_step}
         return facts
 
     @torch.no_grad()

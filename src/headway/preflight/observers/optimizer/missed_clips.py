@@ -49,10 +49,16 @@ class MissedClips(Observer):
         self._met: set[str] = set()
         """Lines whose clip was used, and lines that were reported."""
         self._fresh = False
+        self._empty: dict[str, int] = {}
+        """Lines that were given no parameters, and how often."""
+        self._clipped = False
 
     def clipping(self, parameters: Sequence[Tensor], total: Tensor) -> None:
         if self.script.step > LAST_STEP:
             return
+        self._clipped = self._clipped or bool(parameters)
+        if not parameters and not self._clipped:
+            self._got_nothing()
         clip = PendingClip(list(parameters), self.script.place(), fresh=self._fresh)
         clip.empty = not self._fresh and _cleared(clip.parameters)
         if clip.parameters and clip.line not in self._met:
@@ -118,6 +124,14 @@ class MissedClips(Observer):
             facts["place"] = clip.place
         self.evidence.record(TOPIC, facts)
 
+    def _got_nothing(self) -> None:
+        """A script whose only clips get nothing means to clip: an iterator was read before."""
+        place = self.script.place()
+        times = self._empty[str(place)] = self._empty.get(str(place), 0) + 1
+        if times == ENOUGH:
+            facts: dict[str, Any] = {"clipped": [], "clipped_count": 0, "times": times}
+            self.evidence.record(TOPIC, facts | ({} if place is None else {"place": place}))
+
     def _names(self, tensors: Sequence[Tensor]) -> list[str]:
         named = (self.script.name_of(item) for item in tensors[:NAMED])
         return [name or "a tensor without a name" for name in named]
@@ -176,6 +190,7 @@ class ClearedGradients(Observer):
         self._sound: set[int] = set()
         """Optimizers with a step that used all gradients, and those that were reported."""
         self._touched = self._scales = False
+        self._stepping: Optimizer | None = None
         self._place: dict[str, Any] | None = None
         """The line that cleared gradients last."""
         for owner in (Optimizer, nn.Module):
@@ -184,6 +199,8 @@ class ClearedGradients(Observer):
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
         line = ""
         self._touched = False
+        if self._stepping is not None:  # its closure: the step uses what comes now
+            self._sound.add(id(self._stepping))
         for optimizer in self.script.optimizers:
             if id(optimizer) in self._sound or not any(
                 p.grad is not None for p in _held(optimizer)
@@ -214,7 +231,11 @@ class ClearedGradients(Observer):
             use.lost.append((use.fed_by, str(place)))
             self._place, use.fed_by = place, None
 
+    def step_ended(self, optimizer: Optimizer) -> None:
+        self._stepping = None
+
     def step_begins(self, optimizer: Optimizer) -> None:
+        self._stepping = optimizer
         use = self._uses.get(id(optimizer))
         if use is None or id(optimizer) in self._sound:
             return

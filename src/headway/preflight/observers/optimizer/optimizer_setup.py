@@ -43,6 +43,9 @@ class OptimizerCoverage(Observer):
         self._looked = 0
         self._steps = 0
         self._stage: tuple[int, ...] = ()
+        self._registered = 0
+        self._members: tuple[int, ...] = ()
+        """The parameters of the models when one was registered last."""
         self._said: dict[str, Any] | None = None
         # Before anything else, so that the coverage includes it.
         self.evidence.record(COVERAGE_TOPIC, {"looking": True})
@@ -57,8 +60,8 @@ class OptimizerCoverage(Observer):
             self._loaded.update(id(p) for p in owner.parameters())
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
-        stage = tuple(map(id, self.script.optimizers))
-        if stage != self._stage:  # other optimizers train now: what the last ones did is over
+        stage = (*map(id, self.script.optimizers), *self._known_members())
+        if stage != self._stage:  # other optimizers or layers train now: the last ones are done
             self._stage, self._steps = stage, 0
             self._reached.clear()
         if self._steps <= LOOKS[-1]:
@@ -66,6 +69,14 @@ class OptimizerCoverage(Observer):
             for parameter in (*_parameters(self.script.models), *held):
                 if parameter.grad is not None and id(parameter) not in self._reached:
                     self._reached[id(parameter)] = weakref.ref(parameter)
+
+    def _known_members(self) -> tuple[int, ...]:
+        """The parameters of all models; asked for again only where one was registered since."""
+        now = self.script.origins.now
+        if now != self._registered:
+            self._registered = now
+            self._members = tuple(sorted({id(p) for p in _parameters(self.script.models)}))
+        return self._members
 
     def step_ended(self, optimizer: Optimizer) -> None:
         self._steps += 1
@@ -295,11 +306,8 @@ def is_plain_parameter(parameter: Tensor) -> bool:
     )
 
 
-# Tells what every optimizer is set to when it first steps.
-
-
 class OptimizerSettings(Observer):
-    """See the top of the file."""
+    """Tells what every optimizer is set to when it first steps."""
 
     def start(self) -> None:
         self._places: dict[int, Any] = {}
@@ -319,7 +327,6 @@ class OptimizerSettings(Observer):
 # The user's lines that do what every training does: backward, step, clip, freeze, …
 
 # Any finding that names no line of its own may point at one of them.
-
 _SETTER = Tensor.requires_grad.__set__  # type: ignore[attr-defined]
 
 CLIP_SETTING = r"\b(gradient_clip_val|max_grad_norm|clip_grad_norm|gradient_clipping)[\"']?\s*[=:]"
@@ -352,6 +359,9 @@ class TrainingLines(Observer):
 
     def step_begins(self, optimizer: Optimizer) -> None:
         self._note_once("step")
+        for number, known in enumerate(self.script.optimizers):  # as the guard counts them
+            if known is optimizer and len(self.script.optimizers) > 1:
+                self._note_once(f"step#{number}")
 
     def clipping(self, parameters: Sequence[Tensor], total: Tensor) -> None:
         if "clip" not in self._said:

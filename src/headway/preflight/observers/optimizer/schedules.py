@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections.abc import Iterator
@@ -13,8 +14,8 @@ from torch.optim import Optimizer, lr_scheduler
 from headway.engine import PLACES
 from headway.preflight.observer import Observer
 from headway.preflight.script_context import observe_method
-from headway.preflight.source_lines import find_line
-from headway.torch_adapters.frames import is_installed_file
+from headway.preflight.source_lines import called_name, find_line, parse_file
+from headway.torch_adapters.frames import describe_frame, is_installed_file
 
 TOPIC = "schedule"
 LOOKS = (3, 8, 20)
@@ -25,6 +26,17 @@ _CONFIGS = ("namespace", "config", "cfg", "args", "opt", "param", "setting")
 _FARTHEST = 1_000_000
 INTERVAL = r"""["']interval["']\s*:\s*["']step|interval\s*=\s*["']step"""
 """How a framework is asked to step a schedule with every batch."""
+UPWARDS = re.compile(
+    r"(^|_)(acc|accuracy|auc|auroc|f1|iou|miou|dice|psnr|ssim|bleu|rouge|r2|recall|precision)"
+    r"(_|\d|$)",
+    re.I,
+)
+"""Names of metrics that are to grow …"""
+DOWNWARDS = re.compile(r"(^|_)(loss|error|err|mse|mae|rmse|wer|cer|perplexity|ppl|nll)(_|$)", re.I)
+"""… and of those that are to fall."""
+ENOUGH_METRICS = 3
+RESTS = 20
+"""First steps with a rate of 0: a warm-up has one of them."""
 SETS_RATE = r"""\[["']lr["']\]\s*[*/]?=[^=]"""
 """A rate that is set by hand."""
 
@@ -44,6 +56,11 @@ class Schedules(Observer):
         self._rates: dict[int, float] = {}
         self._noted = False
         self._steps: dict[int, int] = {}
+        self._metrics: dict[int, list[float]] = {}
+        self._resting: dict[int, int] = {}
+        """Steps of each optimizer so far, if all of its rates were 0 in all of them."""
+        self._schedule_of: dict[int, tuple[str, Any]] = {}
+        """The class of an optimizer's schedule, and the line that makes it."""
         kinds = [lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau]
         kinds += [
             kind
@@ -54,12 +71,24 @@ class Schedules(Observer):
             )
             if "step" in vars(kind)
         ]
-        observe_method(self.script, lr_scheduler.LRScheduler, "__init__", after=self._schedule_made)
+        for base in (lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau):  # one each
+            observe_method(self.script, base, "__init__", after=self._schedule_made)
         for kind in kinds:
             observe_method(self.script, kind, "step", before=self._begins, after=self._stepped)
 
     def _schedule_made(self, result: Any, schedule: Any, *_: Any, **__: Any) -> None:
         self._made[id(schedule)] = self.script.place()
+        made = (type(schedule).__name__, self._constructed_at(schedule))
+        self._schedule_of[id(getattr(schedule, "optimizer", None))] = made
+
+    def _constructed_at(self, schedule: Any) -> dict[str, Any] | None:
+        """The user's line outside of the schedule's own methods."""
+        for frame in self.script.frames():
+            code = frame.f_code
+            own = code.co_argcount and frame.f_locals.get(code.co_varnames[0]) is schedule
+            if not own and not is_installed_file(code.co_filename):
+                return describe_frame(frame).to_dict()
+        return self.script.place()
 
     def step_begins(self, optimizer: Optimizer) -> None:
         if self._noted or self._seen or not optimizer.param_groups:
@@ -85,7 +114,22 @@ class Schedules(Observer):
 
     def step_ended(self, optimizer: Optimizer) -> None:
         self._pass_length = self._drawn_length
+        self._count_rest(optimizer)
         self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
+
+    def _count_rest(self, optimizer: Optimizer) -> None:
+        """Tell of a rate that is 0 from the first step on."""
+        count = self._steps.get(id(optimizer), 0)
+        if self._resting.get(id(optimizer), 0) < count or count >= RESTS:
+            return
+        rates = [group.get("lr") for group in optimizer.param_groups]
+        if not rates or not all(isinstance(rate, (int, float)) and rate == 0 for rate in rates):
+            return
+        self._resting[id(optimizer)] = count + 1
+        if count + 1 == RESTS:
+            name, place = self._schedule_of.get(id(optimizer), (None, None))
+            facts: dict[str, Any] = {"schedule": name, "resting": RESTS, "place": place}
+            self.evidence.record(TOPIC, facts)
 
     def _begins(self, schedule: Any, *args: Any, **kwargs: Any) -> None:
         self._inside += 1  # a sequence steps its parts
@@ -97,10 +141,33 @@ class Schedules(Observer):
         made = self._steps.get(id(getattr(schedule, "optimizer", None)), 0)
         if made == 0:
             return  # its own first step, when it is made
+        if isinstance(schedule, lr_scheduler.ReduceLROnPlateau):
+            self._judge_metric(schedule, args[0] if args else kwargs.get("metrics"))
         seen = self._seen.setdefault(id(schedule), {"keep": schedule, "steps": 0})
         seen["steps"] += 1
         if seen["steps"] in LOOKS:
             self._report(schedule, seen["steps"], made)
+
+    def _judge_metric(self, schedule: Any, metric: Any) -> None:
+        """Tell of a plateau that waits for the wrong direction of a metric that improves."""
+        known = self._metrics.setdefault(id(schedule), [])
+        if len(known) >= ENOUGH_METRICS or not self.script.users_own_call():
+            return
+        try:
+            known.append(float(metric))
+        except (TypeError, ValueError):
+            return
+        name = _metric_name(self.script.place())
+        if len(known) < ENOUGH_METRICS or name is None:
+            return
+        up, down = UPWARDS.search(name), DOWNWARDS.search(name)
+        wrong = (up and not down) if schedule.mode == "min" else (down and not up)
+        improved = known[-1] > known[0] if schedule.mode == "min" else known[-1] < known[0]
+        if wrong and improved:
+            facts = {"schedule": type(schedule).__name__, "metric": name, "mode": schedule.mode}
+            values = {"metric_from": known[0], "metric_to": known[-1]}
+            made = self._made.get(id(schedule)) or self.script.place()
+            self.evidence.record(TOPIC, facts | values | {"place": made})
 
     def _report(self, schedule: Any, steps: int, optimizer_steps: int) -> None:
         facts: dict[str, Any] = {
@@ -147,6 +214,22 @@ class Schedules(Observer):
             if found is not None:
                 return found
         return None
+
+
+def _metric_name(place: dict[str, Any] | None) -> str | None:
+    """The variable in `scheduler.step(val_acc)` on this line; None for a computed value."""
+    if place is None:
+        return None
+    for node in ast.walk(parse_file(str(place["file"]))):
+        if not isinstance(node, ast.Call) or node.lineno != place["line"]:
+            continue
+        given = [*node.args, *(item.value for item in node.keywords)]
+        if called_name(node) == "step" and len(given) == 1:
+            last = given[0]
+            if isinstance(last, ast.Subscript) and isinstance(last.slice, ast.Constant):
+                return str(last.slice.value)
+            return getattr(last, "id", None) or getattr(last, "attr", None)
+    return None
 
 
 def _named_count(frame: FrameType) -> int | None:
