@@ -1,8 +1,7 @@
-"""Tries the remedy of a traced step where the step cannot be run again in this process.
+"""Explains a step that cannot be run again in this process: its line, and its remedy as tried.
 
 The user's code around the step runs in a forked child. It must fail there as it did here; then it
-runs with the remedy. In the child no optimizer steps. With several ranks nothing is tried: a
-collective in the child would wait for ranks that do not come.
+runs with the remedy. In the child no optimizer steps, and no collective reaches another rank.
 """
 
 from __future__ import annotations
@@ -18,47 +17,100 @@ from torch import Tensor
 from headway.explain.explanation import Origin, Trial
 from headway.rerun.child_origin import find_in_child, try_in_child
 from headway.rerun.protocol import RerunHost, trained_parameters
+from headway.rerun.step_tracer import StepOrigins, StepTracer
 from headway.rerun.strategies.lifted_body import LiftedBody, read_variables
 from headway.rerun.strategies.loop_body import match_loop_variable
 from headway.rerun.strategies.loop_follower import frame_of
 from headway.rerun.strategies.loop_source import LoopSource, find_loop, find_part
 from headway.torch_adapters.patching import call_after, install_patch
+from headway.torch_adapters.process_groups.local_collectives import (
+    can_run_alone,
+    local_collectives,
+)
+from headway.torch_adapters.process_groups.rank_group import find_replicas
 from headway.torch_adapters.tensor_values import count_nonfinite
 
 
 def try_step(host: RerunHost, frame: FrameType | None, origin: Origin) -> Sequence[Trial]:
     """The remedy for the origin of the step that the frame has just made, as it was tried."""
+    body = _lift_body(host, frame)
+    return () if body is None else _try(host, origin, lambda: body((None,)))
+
+
+def explain_step(host: RerunHost, frame: FrameType | None) -> StepOrigins | None:
+    """The origin of a bad step that was not traced, which the frame has just made."""
+    body = _lift_body(host, frame)
+    return None if body is None else _explain(host, lambda: body((None,)))
+
+
+def _explain(host: RerunHost, run: Callable[[], None]) -> StepOrigins | None:
+    tracer = StepTracer()
+    if not tracer.arm(host):
+        return None
+
+    def trace() -> Origin | None:
+        _run_passes(host, run)
+        found = tracer.current_origins()
+        return found.origins[0] if found is not None and found.origins else None
+
+    try:
+        made = find_in_child(trace)
+    finally:
+        tracer.stop()
+    if made is None:
+        return None
+    return StepOrigins((made,), bad_loss=True, trials=_try(host, made, run))
+
+
+def _lift_body(host: RerunHost, frame: FrameType | None) -> LiftedBody | None:
+    """The code around the step as a function."""
     found = _find_code(frame)
     if found is None or not _is_on_the_host(host):
-        return ()
+        return None
     loop, inside = found
     again = ast.While(test=ast.Constant(True), body=loop.node.body, orelse=[])
     try:
-        body = LiftedBody(inside, ast.copy_location(again, loop.node))
+        return LiftedBody(inside, ast.copy_location(again, loop.node))
     except (SyntaxError, ValueError):  # legal in its place, not in a function
-        return ()
-    return _try(host, origin, lambda: body((None,)))
+        return None
 
 
 def try_batch(
     host: RerunHost, frame: FrameType | None, origin: Origin, fetch: Callable[[], Any]
 ) -> Sequence[Trial]:
     """The same for a batch that the loop has skipped; `fetch` draws it again, in the child."""
+    run = _run_with(host, frame, fetch)
+    return () if run is None else _try(host, origin, run)
+
+
+def explain_batch(
+    host: RerunHost, frame: FrameType | None, fetch: Callable[[], Any]
+) -> StepOrigins | None:
+    """The origin of what a batch that the loop has skipped makes bad."""
+    run = _run_with(host, frame, fetch)
+    return None if run is None else _explain(host, run)
+
+
+def _run_with(
+    host: RerunHost, frame: FrameType | None, fetch: Callable[[], Any]
+) -> Callable[[], None] | None:
+    """The body of the loop, with another batch of its loader."""
     found = _find_code(frame)
     if found is None or host.latest is None or not _is_on_the_host(host):
-        return ()
+        return None
     loop, inside = found
     if loop.part or not isinstance(loop.node, ast.For):
-        return ()
+        return None
     variables = read_variables(inside, loop.targets)
     variable = match_loop_variable(loop.node, variables, host.latest.batch)
     if variable is None:
-        return ()
+        return None
     try:
         body = LiftedBody(inside, loop.node)
     except (SyntaxError, ValueError):  # likewise
-        return ()
-    return _try(host, origin, lambda: body((variable.value_for(fetch(), 0),)))
+        return None
+    value_for = variable.value_for
+    return lambda: body((value_for(fetch(), 0),))
 
 
 def _find_code(frame: FrameType | None) -> tuple[LoopSource, FrameType] | None:
@@ -84,7 +136,7 @@ def _is_result(value: Tensor) -> bool:
 
 def _is_on_the_host(host: RerunHost) -> bool:
     """A child cannot use a GPU, and memory that processes share is not its own."""
-    if host.agreement.count > 1:
+    if not can_run_alone():
         return False
     return all(p.device.type == "cpu" and not p.is_shared() for p in trained_parameters(host))
 
@@ -114,6 +166,9 @@ def _run_passes(host: RerunHost, run: Callable[[], None]) -> list[bool]:
     for buffer in _buffers(host):
         buffer.nan_to_num_(0.0, 0.0, 0.0)
     with ExitStack() as around, suppress(Exception):
+        around.enter_context(local_collectives())
+        for replica in find_replicas(host.models):
+            around.enter_context(replica.no_sync())
         around.enter_context(call_after(Tensor, "backward", passed))
         for optimizer in host.optimizers:
             around.callback(install_patch(optimizer, "step", _only_closure))
