@@ -148,3 +148,49 @@ def test_a_good_batch_that_the_loop_skipped_is_not_run_again(
             optimizer.step()
     assert asked == []
     assert not guard.findings
+
+
+class Stages:
+    """A loop over the stages of a step: none of them is a whole step."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.rows = torch.rand(48, 4) * 0.1
+        self.rows[21] = 0.0
+        self.net = nn.Linear(4, 1, bias=False)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-2)
+        self.position = 0
+
+    def load(self) -> None:
+        self.batch = self.rows[self.position : self.position + 8]
+        self.position += 8
+
+    def score(self) -> None:
+        self.loss = self.net(self.batch).abs().sqrt().mean()  # the derivative is infinite
+
+    def learn(self) -> None:
+        self.optimizer.zero_grad()
+        self.loss.backward()
+        self.optimizer.step()
+
+    def run(self) -> None:
+        while self.position < 40:
+            for stage in ("load", "score", "learn"):
+                getattr(self, stage)()
+
+
+def test_a_loop_over_the_stages_of_a_step_under_a_check() -> None:
+    found = find(lambda: Stages().run(), "HD201")
+    assert found.where.line == Stages.score.__code__.co_firstlineno + 1
+    assert any(item.cured and item.edits for item in found.remedies)
+
+
+def test_a_loop_over_the_stages_of_a_step_under_a_guard() -> None:
+    """It was not traced: the child finds the line, too."""
+    training = Stages()
+    with Guard(training.net, training.optimizer) as guard:
+        training.run()
+    found = next(item for item in guard.findings if item.code == "HD201")
+    assert found.where.line == Stages.score.__code__.co_firstlineno + 1
+    assert any(item.cured and item.edits for item in found.remedies)
+    assert training.position == 40

@@ -228,7 +228,7 @@ class RerunGroup:
         """An investigation begins, on all ranks."""
         self._given_up, self._unannounced = False, None
 
-    def begin(self, restore_buffers: Callable[[], None]) -> None:
+    def begin(self, restore_buffers: Callable[[], object]) -> None:
         """A pass begins, on all ranks at the same time; gradients are not exchanged in it, where
         that is possible."""
         self._gate = self._undo.enter_context(CollectiveGate(self._rounds))

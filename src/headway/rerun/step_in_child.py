@@ -7,8 +7,9 @@ runs with the remedy. In the child no optimizer steps, and no collective reaches
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -18,7 +19,14 @@ from headway.explain.explanation import Origin, Trial
 from headway.rerun.child_origin import find_in_child, try_in_child
 from headway.rerun.protocol import RerunHost, trained_parameters
 from headway.rerun.step_tracer import StepOrigins, StepTracer
-from headway.rerun.strategies.lifted_body import LiftedBody, read_variables
+from headway.rerun.strategies.iteration_state import IterationState
+from headway.rerun.strategies.lifted_body import (
+    LiftedBody,
+    LoopNode,
+    loops_around,
+    parse_source,
+    read_variables,
+)
 from headway.rerun.strategies.loop_body import match_loop_variable
 from headway.rerun.strategies.loop_follower import frame_of
 from headway.rerun.strategies.loop_source import LoopSource, find_loop, find_part
@@ -31,16 +39,23 @@ from headway.torch_adapters.process_groups.rank_group import find_replicas
 from headway.torch_adapters.tensor_values import count_nonfinite
 
 
-def try_step(host: RerunHost, frame: FrameType | None, origin: Origin) -> Sequence[Trial]:
-    """The remedy for the origin of the step that the frame has just made, as it was tried."""
-    body = _lift_body(host, frame)
-    return () if body is None else _try(host, origin, lambda: body((None,)))
+def try_step(
+    host: RerunHost, frame: FrameType | None, origin: Origin, begin: IterationState | None = None
+) -> Sequence[Trial]:
+    """The remedy for the origin of the step that the frame has just made, as it was tried.
+
+    `begin`: the state when the step before it ended.
+    """
+    tried = (_try(host, origin, run) for run in _possible_runs(host, frame, begin))
+    return next(filter(None, tried), ())
 
 
-def explain_step(host: RerunHost, frame: FrameType | None) -> StepOrigins | None:
+def explain_step(
+    host: RerunHost, frame: FrameType | None, begin: IterationState | None = None
+) -> StepOrigins | None:
     """The origin of a bad step that was not traced, which the frame has just made."""
-    body = _lift_body(host, frame)
-    return None if body is None else _explain(host, lambda: body((None,)))
+    explained = (_explain(host, run) for run in _possible_runs(host, frame, begin))
+    return next(filter(None, explained), None)
 
 
 def _explain(host: RerunHost, run: Callable[[], None]) -> StepOrigins | None:
@@ -62,15 +77,36 @@ def _explain(host: RerunHost, run: Callable[[], None]) -> StepOrigins | None:
     return StepOrigins((made,), bad_loss=True, trials=_try(host, made, run))
 
 
-def _lift_body(host: RerunHost, frame: FrameType | None) -> LiftedBody | None:
-    """The code around the step as a function."""
+def _possible_runs(
+    host: RerunHost, frame: FrameType | None, begin: IterationState | None
+) -> Iterator[Callable[[], None]]:
+    """The code around the step. A loop may run one stage of a step after the other: then it is the
+    body of the loop around it, in the state in which that began."""
     found = _find_code(frame)
     if found is None or not _is_on_the_host(host):
-        return None
+        return
     loop, inside = found
-    again = ast.While(test=ast.Constant(True), body=loop.node.body, orelse=[])
+    body = _lift_body(loop.node, inside)
+    if body is not None:
+        yield lambda: body((None,))
+    tree = None if begin is None or loop.part else parse_source(inside)
+    around = [] if tree is None else loops_around([tree], inside.f_lineno)
+    outer = next((node for node in around if node.lineno < loop.node.lineno), None)
+    stages = None if outer is None else _lift_body(outer, inside)
+    if stages is not None:
+        yield partial(_run_from, begin, stages)
+
+
+def _run_from(begin: IterationState, body: LiftedBody) -> None:
+    begin.restore()
+    body((None,))
+
+
+def _lift_body(node: LoopNode, inside: FrameType) -> LiftedBody | None:
+    """One iteration of a loop as a function."""
+    again = ast.While(test=ast.Constant(True), body=node.body, orelse=[])
     try:
-        return LiftedBody(inside, ast.copy_location(again, loop.node))
+        return LiftedBody(inside, ast.copy_location(again, node))
     except (SyntaxError, ValueError):  # legal in its place, not in a function
         return None
 

@@ -33,6 +33,7 @@ from headway.torch_adapters.tensor_values import count_nonfinite
 
 if TYPE_CHECKING:
     from headway.explain.lasting_trace import LastingTrace
+    from headway.rerun.strategies.iteration_state import IterationState
     from headway.rerun.strategies.loop_follower import LoopIteration
 
 # The user's own code between two steps may make weights bad: a projection, a clipping, an average
@@ -260,7 +261,8 @@ class UnexplainedSteps:
             missed = missed if len(self._results.found) == known else None
         protected.spare(TRACING, self.tracer.step_over, self._host)
         if missed is not None:
-            protected.spare(TRACING, self.use_trace, missed, pending, frame)
+            begin = None if loop.present is None else loop.present.begin
+            protected.spare(TRACING, self.use_trace, missed, pending, frame, begin)
             return
         attempt = partial(self.unused_batches.attempt, self._host, frame)
         protected.spare(TRACING, self.tracer.record_unused, self._host, attempt)
@@ -277,12 +279,18 @@ class UnexplainedSteps:
                 asked = self.unused_batches.explain_skipped(self._host, frame)
             self._left_in_child -= asked
 
-    def use_trace(self, missed: MissedStep, pending: bool, frame: FrameType | None) -> None:
+    def use_trace(
+        self,
+        missed: MissedStep,
+        pending: bool,
+        frame: FrameType | None,
+        begin: IterationState | None = None,
+    ) -> None:
         """A step was bad; `pending`: it is run again first, if it can be. Every rank calls this,
         from this frame."""
-        traced = self.tracer.collect(self._host, missed.step, None if pending else frame)
+        traced = self.tracer.collect(self._host, missed.step, None if pending else frame, begin)
         if traced is None and not pending:
-            traced = self._explain_in_child(missed, frame)
+            traced = self._explain_in_child(missed, frame, begin)
         if pending:
             if traced is not None:
                 self._results.traced[missed.step] = traced
@@ -292,7 +300,9 @@ class UnexplainedSteps:
         elif not missed.lost:
             self._trace_on(missed)
 
-    def _explain_in_child(self, missed: MissedStep, frame: FrameType | None) -> StepOrigins | None:
+    def _explain_in_child(
+        self, missed: MissedStep, frame: FrameType | None, begin: IterationState | None
+    ) -> StepOrigins | None:
         """The origin of a step that was not traced, if its code can run once more in a child; with
         several ranks, that of the failing one."""
         host = self._host
@@ -306,7 +316,7 @@ class UnexplainedSteps:
         own: StepOrigins | None = None
         with self.tracer.set_aside():
             try:
-                own = in_child.explain_step(host, frame)
+                own = in_child.explain_step(host, frame, begin)
             except Exception:  # ours: the other ranks wait for an answer
                 logger.debug("a step cannot be explained in a child process", exc_info=True)
         host.exclude_time(time.perf_counter() - began)
@@ -317,10 +327,21 @@ class UnexplainedSteps:
         rank, one = known[0]
         return one if len(found) == 1 else one._replace(rank=rank)
 
-    def add(self, bad: BadStep, why: str, *, recorded: bool = False) -> None:
-        """A step could not be run again; `recorded`: though its batches are known."""
+    def add(
+        self, bad: BadStep, why: str, frame: FrameType | None = None, *, recorded: bool = False
+    ) -> None:
+        """A step could not be run again; `recorded`: though its batches are known; `frame`: if it
+        has just made the step."""
         missed = MissedStep(bad.step, bad.parameters, why, recorded=recorded)
-        if missed.step in self._results.traced:
+        traced = self._results.traced.get(missed.step)
+        if frame is not None and self._host.agreement.count == 1:
+            begin = None if bad.iteration is None else bad.iteration.begin
+            if traced is not None:
+                traced = self.tracer.with_trials(self._host, frame, begin, traced)
+            else:
+                traced = self._explain_in_child(missed, frame, begin)
+        if traced is not None:
+            self._results.traced[missed.step] = traced
             self._results.report_missed(missed)
         else:
             self._trace_on(missed)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from copy import copy
 from itertools import repeat
 from types import FrameType
 from typing import Any, NamedTuple
@@ -69,7 +70,7 @@ class SelfFedLoopRerun(Rerun):
             return NOT_APPLICABLE
         if moment in (RerunMoment.STEP_COMPLETE, RerunMoment.NEXT_BATCH):
             return LATER  # at the loop's next step its frame is known
-        begin, end = bad.iteration.begin, bad.iteration.end
+        begin, end = copy(bad.iteration.begin), bad.iteration.end  # it may be corrected
         frame = frame_of(bad.iteration.loop, case.frame)
         gone = bad.iteration.loop.part and moment is not RerunMoment.AFTER_STEP
         if end is None or frame is None or gone:
