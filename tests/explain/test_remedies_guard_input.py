@@ -244,6 +244,12 @@ CASES = [
         [2.0, 1.0, 1.0, 3.0], "log-of-zero", "linalg_slogdet",
     ),
     Case(
+        "classes of weight 0", "loss = F.cross_entropy(scores, labels, weight=importance)",
+        [0.0, 0.0], [0.0, 1.0], "mean-of-nothing", "nll_loss",
+        before="scores = x.new_ones(2, 3) * model.weight; labels = batch.long(); "
+        "importance = torch.tensor([0.0, 1.0, 2.0])",
+    ),
+    Case(
         "product that grows", "loss = (x * x).sum()", [1e30, 1.0], [1.0, 2.0], "overflow", "mul",
     ),
     Case(

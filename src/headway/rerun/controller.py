@@ -306,7 +306,7 @@ class RerunController:
             with self._enter_sandbox(bad) as sandbox:
                 try:
                     if strategy.needs_proof and (why := self._disprove(sandbox, strategy, bad)):
-                        self.unexplained.add(bad, why, strategy.frame_at_step)
+                        self.unexplained.add(bad, why, strategy.frame_to_try)
                         return
                     for one in answer:
                         yield from sandbox.run_pass(one, strategy)

@@ -200,9 +200,9 @@ class Rerun(ABC):
         """Run forward and backward over these batches; yields the result to the user's loop."""
 
     @property
-    def frame_at_step(self) -> FrameType | None:
-        """The frame that has just made the step; None where the loop has gone on since."""
-        return self._case.frame if self._case.moment is RerunMoment.AFTER_STEP else None
+    def frame_to_try(self) -> FrameType | None:
+        """The frame that has just made the step, if the code that was run is not the whole step."""
+        return None
 
     def undo(self) -> None:
         """Restore what the runs have changed outside of the sandbox."""

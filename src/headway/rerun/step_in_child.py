@@ -93,7 +93,7 @@ def _possible_runs(
     around = [] if tree is None else loops_around([tree], inside.f_lineno)
     outer = next((node for node in around if node.lineno < loop.node.lineno), None)
     stages = None if outer is None else _lift_body(outer, inside)
-    if stages is not None:
+    if stages is not None and begin is not None:
         yield partial(_run_from, begin, stages)
 
 

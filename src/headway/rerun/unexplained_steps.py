@@ -289,7 +289,8 @@ class UnexplainedSteps:
         """A step was bad; `pending`: it is run again first, if it can be. Every rank calls this,
         from this frame."""
         traced = self.tracer.collect(self._host, missed.step, None if pending else frame, begin)
-        if traced is None and not pending:
+        # One process alone runs its steps again itself, and proves that they are the same.
+        if traced is None and not pending and self._host.agreement.count > 1:
             traced = self._explain_in_child(missed, frame, begin)
         if pending:
             if traced is not None:
@@ -330,8 +331,8 @@ class UnexplainedSteps:
     def add(
         self, bad: BadStep, why: str, frame: FrameType | None = None, *, recorded: bool = False
     ) -> None:
-        """A step could not be run again; `recorded`: though its batches are known; `frame`: if it
-        has just made the step."""
+        """A step could not be run again; `recorded`: though its batches are known; `frame`: that of
+        the step, if other code around it may be run."""
         missed = MissedStep(bad.step, bad.parameters, why, recorded=recorded)
         traced = self._results.traced.get(missed.step)
         if frame is not None and self._host.agreement.count == 1:
