@@ -243,6 +243,23 @@ CASES = [
         "singular, by a method", "loss = x.reshape(2, 2).logdet()", [1.0, 2.0, 2.0, 4.0],
         [2.0, 1.0, 1.0, 3.0], "log-of-zero", "linalg_slogdet",
     ),
+    Case(
+        "classes of weight 0", "loss = F.cross_entropy(scores, labels, weight=importance)",
+        [0.0, 0.0], [0.0, 1.0], "mean-of-nothing", "nll_loss",
+        before="scores = x.new_ones(2, 3) * model.weight; labels = batch.long(); "
+        "importance = torch.tensor([0.0, 1.0, 2.0])",
+    ),
+    Case(
+        "product that grows", "loss = (x * x).sum()", [1e30, 1.0], [1.0, 2.0], "overflow", "mul",
+    ),
+    Case(
+        "square that grows", "loss = x.square().sum()", [1e30, 1.0], [1.0, 2.0], "overflow",
+        "square",
+    ),
+    Case(
+        "large and small factor", "loss = (x * 3e30).sum()", [1e30, 1.0], [1.0, 2.0], "overflow",
+        "mul",
+    ),
     Case("mean", "loss = x[x > 9].mean()", [0.0, 1.0], [10.0, 11.0], "mean-of-nothing", "mean"),
     Case(
         "loss of nothing", "loss = F.mse_loss(x[x > 9], other[x > 9])", [0.0, 1.0], [10.0, 11.0],

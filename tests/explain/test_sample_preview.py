@@ -25,8 +25,8 @@ from headway.explain.incident_file.sample_preview import (
 )
 from headway.integrations._shared import BatchRerun
 from headway.output.incident_view import read_head, read_samples
-from headway.rerun.bad_step import _data_sources
 from headway.rerun.recorded_batch import RecordedBatch
+from headway.rerun.rerun_results import _data_sources
 
 
 def only(batch: Any, row: int = 0, **more: Any) -> list[dict[str, Any]]:

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bad_samples import BATCH
+import torch
+from support.bad_samples import BATCH, loader
+from support.lightning_runs import Regression, everything, fit
 from support.lightning_runs import Witness as LightningWitness
-from support.lightning_runs import everything, fit
 from support.paired_trainings import all_finite, steps_of
 from support.trainings import assert_same, state_of
 from support.transformers_runs import BATCH as ROWS
-from support.transformers_runs import logged, make_trainer
+from support.transformers_runs import Counting, logged, make_trainer
+from torch import Tensor
 
 from headway import Policy
 from headway.config import Settings
@@ -89,6 +91,48 @@ def test_a_bad_step_of_lightning_is_skipped_and_explained_at_once(tmp_path: Path
     assert [action.rung.value for action in done.actions] == ["skip"]
     assert "HD501" in {item.code for item in done.report.findings}
     assert any(remedy.cured for item in done.report.findings for remedy in item.remedies)
+
+
+class Ratios(Counting):
+    """A ratio in each sample; that of one of them is 0 / 0."""
+
+    def __getitem__(self, at: int) -> dict[str, Tensor]:
+        empty = at == ROWS * BAD_STEP + 1
+        count = torch.tensor(0.0 if empty else 2.0)
+        return {**super().__getitem__(at), "weight": count / count}  # in a sample
+
+
+class UnitRows(Regression):
+    """Rows are divided by their largest element in a hook, before the step."""
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        x, y = batch
+        return x / x.abs().amax(dim=1, keepdim=True), y  # in a hook
+
+
+def line_of(text: str) -> int:
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# {text}"))
+
+
+def cured_at(done: GuardedRunResult) -> set[int | None]:
+    """The lines of bad inputs that have a fix which was tried."""
+    found = [item for item in done.report.findings if item.code == "HD501"]
+    assert all(any(one.cured and one.edits for one in item.remedies) for item in found)
+    return {item.where.line for item in found}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
+def test_the_line_of_the_data_set_under_a_trainer_of_transformers(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, data=Ratios(ROWS * HEALTHY_STEPS), max_steps=HEALTHY_STEPS)
+    assert cured_at(run(lambda: trainer.train())) == {line_of("in a sample")}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
+def test_the_line_of_a_hook_of_lightning_that_changes_batches() -> None:
+    data = loader(BATCH * HEALTHY_STEPS)
+    data.dataset.tensors[0][BATCH * BAD_STEP + 2] = 0.0  # type: ignore[attr-defined]
+    assert cured_at(run(lambda: fit(module=UnitRows(), data=data))) == {line_of("in a hook")}
 
 
 def test_a_callback_of_the_script_is_the_only_one_and_keeps_its_options(tmp_path: Path) -> None:

@@ -64,18 +64,27 @@ class Lines(IterableDataset[Tensor]):
         self.file.close()
 
 
+class Counts(IterableDataset[Tensor]):
+    def __iter__(self) -> Iterator[Tensor]:
+        for number in range(24):
+            value = torch.full((3,), 0.0 if number == 9 else 1.0)
+            yield value / value  # made by a worker
+
+
 def line_of(text: str) -> int:
     lines = Path(__file__).read_text().splitlines()
     return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# {text}"))
 
 
-def train(data: Any, *, policy: Policy | None = None) -> tuple[Guard, dict[str, Any]]:
+def train(
+    data: Any, *, policy: Policy | None = None, workers: int = 0
+) -> tuple[Guard, dict[str, Any]]:
     torch.manual_seed(0)
     net = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
     seen = []
     with Guard(net, optimizer, policy=policy or Policy()) as guard:
-        for x in guard(DataLoader(data, batch_size=4)):
+        for x in guard(DataLoader(data, batch_size=4, num_workers=workers)):
             optimizer.zero_grad()
             loss = net(x).square().mean()
             loss.backward()
@@ -105,6 +114,16 @@ def test_a_stream_is_read_again_from_its_start_and_goes_on_where_it_was(tmp_path
     assert why.origin.place is not None
     assert why.origin.place.line == line_of("made in a stream")
     assert_same(found, train(Lines(tmp_path / "lines"), policy=Policy(replay=False))[1])
+
+
+def test_a_stream_that_a_worker_reads_is_read_again_without_it() -> None:
+    guard, _ = train(Counts(), workers=1)
+    (why,) = guard.explanations
+    assert why.origin is not None
+    assert why.origin.place is not None
+    assert why.origin.place.line == line_of("made by a worker")
+    assert why.cure is not None
+    assert why.cure.edits
 
 
 def test_nothing_is_claimed_of_a_batch_that_does_not_come_again() -> None:

@@ -832,6 +832,46 @@ for _name, _dataset in (("_MapDatasetFetcher", range(4)), ("_IterableDatasetFetc
     )(_fetches_are_not_watched)
 
 
+def _alone_with_other_ranks(module: Any) -> None:
+    assert module.can_run_alone()
+
+
+for _name in ("FakeWork", "Work.boxed"):
+
+    def _not_alone(module: Any) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "in_a_group", lambda: True)
+            assert not module.can_run_alone()
+
+    case(
+        f"torch._C._distributed_c10d.{_name}",
+        "process_groups.local_collectives",
+        present=_alone_with_other_ranks,
+    )(_not_alone)
+
+
+def _notes_are_left(module: Any) -> None:
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+    store.set("headway/origin/3/1", "line 12")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_default_store", lambda: store)
+        patch.setattr(module.dist, "get_rank", lambda: 0)
+        patch.setattr(module.dist, "get_world_size", lambda: 2)
+        module.leave_note("origin/3", "line 7")
+        assert store.get("headway/origin/3/0") == b"line 7"
+        assert module.read_notes("origin/3", 0.0) == {1: "line 12"}
+
+
+@case(
+    "torch.distributed.distributed_c10d._get_default_store",
+    "process_groups.rank_agreement",
+    present=_notes_are_left,
+)
+def _no_notes(module: Any) -> None:
+    module.leave_note("origin/3", "line 7")
+    assert module.read_notes("origin/3", 0.0) == {}
+
+
 def _exit_handlers_run(module: Any) -> None:
     assert module._run_exit_handlers is atexit._run_exitfuncs
     assert _left_with(module) == [3]

@@ -44,9 +44,10 @@ from headway.output.notebook import guard_html, guard_state, keep_losses
 from headway.output.notices import Notices, print_end
 from headway.policy import Action, Policy
 from headway.rerun import in_script
-from headway.rerun.bad_step import AppliedRemedy, BadStep
+from headway.rerun.bad_step import BadStep
 from headway.rerun.protocol import RerunMoment
 from headway.rerun.recorded_batch import BatchOrigin, ObservedLoader
+from headway.rerun.rerun_results import AppliedRemedy
 from headway.torch_adapters.loaders.sample_indices import iterate_loader, make_index_recorder
 from headway.torch_adapters.module_stack import unwrap_model
 from headway.torch_adapters.process_groups import rank_group, sharded_tensors

@@ -57,13 +57,19 @@ class BatchRerun:
     """Runs one batch of a step again."""
 
     def __init__(
-        self, run: Callable[[Any], Any], *owners: Any, sources: Sequence[Any] = ()
+        self,
+        run: Callable[[Any], Any],
+        *owners: Any,
+        sources: Sequence[Any] = (),
+        finish: Callable[[Any], Any] | None = None,
     ) -> None:
         """`owners`: objects whose counters and lists are restored afterwards.
 
-        `sources`: what may know the tokenizer of the batch: a loader, a trainer.
+        `sources`: what may know the tokenizer of the batch: a loader, a trainer. `finish`: what the
+        framework does to a batch of the loader before the step gets it.
         """
         self.sources = sources
+        self.finish = finish
         self._run = run
         self._owners = owners
 

@@ -81,7 +81,9 @@ class HeadwayCallback(Callback):
             run = functools.partial(_run_again, trainer, pl_module, batch_idx)
             progress = trainer.fit_loop.epoch_loop.manual_optimization  # counts what it steps
             sources = (trainer.train_dataloader, pl_module)
-            self.guard.saw_batch(batch, run=BatchRerun(run, progress, sources=sources))
+            finish = functools.partial(_finish_batch, trainer)
+            again = BatchRerun(run, progress, sources=sources, finish=finish)
+            self.guard.saw_batch(batch, run=again)
         elif self.guard is not None:
             self.guard.saw_batch(batch)
 
@@ -129,6 +131,13 @@ class HeadwayCallback(Callback):
             self._held = held
             for logger in trainer.loggers:
                 logger.log_metrics({"headway_skipped": held}, step=trainer.global_step)
+
+
+def _finish_batch(trainer: Any, batch: Any) -> Any:
+    """What the fit does to a batch of its loader, hooks of the module and the data included."""
+    batch = trainer.precision_plugin.convert_input(batch)
+    batch = trainer.lightning_module._on_before_batch_transfer(batch, dataloader_idx=0)
+    return trainer.strategy.batch_to_device(batch, dataloader_idx=0)
 
 
 def _run_again(trainer: Any, pl_module: Any, batch_idx: int, batch: Any) -> None:

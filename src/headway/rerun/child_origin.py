@@ -6,6 +6,8 @@ import importlib
 import json
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from headway.explain.explanation import Explanation, Origin, Trial
@@ -93,26 +95,27 @@ def explain_bad_batch(kept: RecordedBatch) -> Made:
     recipe = None if loader is None else BatchRecipe.of(loader)
     if known is None or recipe is None:
         return None, ()
-    return _find(recipe, known.indices, _identify(kept.batch, known.indices))
+    recipe = replace(recipe, finish=getattr(kept.run, "finish", None))
+    return _find(recipe, known.indices, _identify(kept.batch, known.indices), known.number + 1)
 
 
 def explain_bad_sample(recipe: BatchRecipe, indices: Any) -> Made:
     """What makes bad values in a batch that is no longer there."""
-    return (None, ()) if indices is None else _find(recipe, indices, None)
+    return (None, ()) if indices is None else _find(recipe, indices, None, 1)
 
 
-def _find(recipe: BatchRecipe, indices: Any, wanted: object) -> Made:
+def _find(recipe: BatchRecipe, indices: Any, wanted: object, most: int) -> Made:
+    """`most`: how many batches of an iterable data set come before the wanted one, and itself."""
     if not recipe.can_fetch(indices):
         return None, ()
     made = find_in_child(lambda: _trace_again(recipe, indices, wanted))
-    # Of an iterable data set, the batch looks like any other once its values are good.
-    fetched = None if indices is None else made
-    return made, try_in_child(fetched, lambda: _is_good(recipe, indices))
+    return made, try_in_child(made, lambda: _is_good(recipe, indices, most))
 
 
-def _is_good(recipe: BatchRecipe, indices: Any) -> bool:
-    """In the child: whether the batch that is fetched now has no bad values."""
-    return not any(mark for data in recipe.fetch(indices) for mark in bad_value_marks(data))
+def _is_good(recipe: BatchRecipe, indices: Any, most: int) -> bool:
+    """In the child: whether no batch that is fetched now has bad values."""
+    fetched = islice(recipe.fetch(indices), most)
+    return not any(mark for data in fetched for mark in bad_value_marks(data))
 
 
 def _trace_again(recipe: BatchRecipe, indices: Any, wanted: object) -> Origin | None:

@@ -21,10 +21,11 @@ from headway.errors import RankLost
 from headway.explain.failing_step import StepPass
 from headway.output.notices import Notices, logger
 from headway.policy import Policy, StepVerdict
-from headway.rerun.bad_step import BadStep, MissedStep, PlanResult, RerunResults
+from headway.rerun.bad_step import BadStep, MissedStep
 from headway.rerun.protocol import ProtectedCalls, Rerun, RerunCase, RerunHost, RerunMoment
 from headway.rerun.recorded_batch import RecordedBatch
 from headway.rerun.rerun_group import StepAborted
+from headway.rerun.rerun_results import PlanResult, RerunResults
 from headway.rerun.sandbox import RerunSandbox
 from headway.rerun.sandbox_state import STATEFUL_CLASSES
 from headway.rerun.step_tracer import StepTracer
@@ -305,7 +306,7 @@ class RerunController:
             with self._enter_sandbox(bad) as sandbox:
                 try:
                     if strategy.needs_proof and (why := self._disprove(sandbox, strategy, bad)):
-                        self.unexplained.add(bad, why)
+                        self.unexplained.add(bad, why, strategy.frame_to_try)
                         return
                     for one in answer:
                         yield from sandbox.run_pass(one, strategy)

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from headway.explain.failing_step import Outcome
 from headway.policy import Policy
 from headway.torch_adapters.optimizer_adapter import LossScaling
+from headway.torch_adapters.process_groups.local_collectives import in_a_group
 from headway.torch_adapters.process_groups.rank_agreement import SingleProcess
 from headway.torch_adapters.saved_state import BufferBackup
 
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
     from headway.rerun.recorded_batch import RecordedBatch
     from headway.rerun.rerun_group import RerunGroup
     from headway.rerun.strategies.loop_body import FoundLoop
+
+
+RAN_ALONE = (
+    "run again without the other ranks it is finite, so one of them computed the non-finite value: "
+    "see its incident"
+)
 
 
 class RerunHost(Protocol):
@@ -109,6 +116,13 @@ def trained_parameters(host: RerunHost) -> list[Tensor]:
     return list({id(p): p for parameters in [*groups, *models] for p in parameters}.values())
 
 
+def why_inexact(host: RerunHost) -> str:
+    """Why a step that is run again may differ from the one that failed; empty: it cannot."""
+    if host.rerun_group is not None:
+        return host.rerun_group.inexact
+    return RAN_ALONE if in_a_group() else ""
+
+
 class ProtectedCalls(Protocol):
     """Runs code of headway so that a defect in it does not stop the training."""
 
@@ -184,6 +198,11 @@ class Rerun(ABC):
     @abstractmethod
     def run(self, batches: Sequence[Any]) -> Iterable[Any]:
         """Run forward and backward over these batches; yields the result to the user's loop."""
+
+    @property
+    def frame_to_try(self) -> FrameType | None:
+        """The frame that has just made the step, if the code that was run is not the whole step."""
+        return None
 
     def undo(self) -> None:
         """Restore what the runs have changed outside of the sandbox."""

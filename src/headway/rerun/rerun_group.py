@@ -228,16 +228,15 @@ class RerunGroup:
         """An investigation begins, on all ranks."""
         self._given_up, self._unannounced = False, None
 
-    def begin(self) -> None:
-        """A pass begins, on all ranks at the same time."""
+    def begin(self, restore_buffers: Callable[[], object]) -> None:
+        """A pass begins, on all ranks at the same time; gradients are not exchanged in it, where
+        that is possible."""
         self._gate = self._undo.enter_context(CollectiveGate(self._rounds))
         if "torch._dynamo" in sys.modules:  # what has run under a mode once stays uncompiled
             self._undo.enter_context(torch.compiler.set_stance("force_eager"))
         self._undo.callback(self._origins.resume_observing)
         self._origins.pause_observing()
-
-    def disable_sync(self) -> None:
-        """Switch off the exchange of gradients, where that is possible."""
+        restore_buffers()
         for replica in self._origins.replicas:
             self._disable_sync_of(replica)
 

@@ -41,6 +41,7 @@ from headway.torch_adapters.optimizer_adapter import (
     rewind_scaler,
     with_closure,
 )
+from headway.torch_adapters.process_groups.local_collectives import local_collectives
 from headway.torch_adapters.process_groups.sharded_tensors import local_part
 from headway.torch_adapters.rng import RngState
 from headway.torch_adapters.runtime_state import compiled_code_runs, run_eagerly
@@ -79,8 +80,7 @@ class RerunSandbox:
         self._names = host.parameter_names()
         self._scaling = LossScaling(host.scaling.scaler)
         self._brakes: dict[int, HostBrake] = {}
-        self._undo = ExitStack()
-        self._within = ExitStack()
+        self._undo, self._within = ExitStack(), ExitStack()
         self._written = WriteUndo()
         self._pass: StepPass | None = None
         self._components: Mapping[str, Tensor] = {}
@@ -127,10 +127,10 @@ class RerunSandbox:
         patching.add_listener(self)
         patching.remove_listener(self._observer)
         if self._group is not None:
-            self._group.begin()
-        self._host.buffers.restore()
-        if self._group is not None:
-            self._group.disable_sync()
+            self._group.begin(self._host.buffers.restore)
+        else:  # other ranks may exist, and run nothing again
+            self._within.enter_context(local_collectives())
+            self._host.buffers.restore()
         for parameter in self._parameters():
             parameter.grad = None
         scaler = self._scaling.scaler
@@ -148,24 +148,23 @@ class RerunSandbox:
     def leave(self, error: BaseException | None) -> None:
         """The pass is over, complete or not."""
         one, self._pass = self._pass, None
-        if one is not None:
-            with suppress(Exception):  # a body may have left a mode of its own on top
-                self._within.close()
-            self._within = ExitStack()
-            self._written.put_back()
-            self._written = WriteUndo()
-            for brake in self._brakes.values():
-                brake.release()
-            for kept in self._batches:
-                kept.restore()
-            patching.add_listener(self._observer)
-            patching.remove_listener(self)
         if one is None:
             return
+        with suppress(Exception):  # a body may have left a mode of its own on top
+            self._within.close()
+        self._within = ExitStack()
+        self._written.put_back()
+        self._written = WriteUndo()
+        for brake in self._brakes.values():
+            brake.release()
+        for kept in self._batches:
+            kept.restore()
+        patching.add_listener(self._observer)
+        patching.remove_listener(self)
         outcome = one.outcome
         if error is not None:
-            own = not isinstance(error, StepAborted)
-            outcome.error = format_error(error) if own else FAILED_ON_OTHER_RANK
+            aborts = isinstance(error, StepAborted)
+            outcome.error = FAILED_ON_OTHER_RANK if aborts else format_error(error)
         if self._group is not None:
 
             def aborted() -> None:

@@ -33,6 +33,7 @@ from headway.torch_adapters.tensor_values import batch_tensors
 if TYPE_CHECKING:
     from headway.explain.explanation import Origin, Trial
     from headway.explain.lasting_trace import LastingTrace, StepFacts
+    from headway.rerun.strategies.iteration_state import IterationState
 
 CLOSE_STEPS = 30
 """Steps of a check that are traced; after that only those that follow a bad one."""
@@ -207,15 +208,20 @@ class StepTracer:
         record_origins(host, host.step, found.origins, trials)
 
     def collect(
-        self, host: RerunHost, step: int, frame: FrameType | None = None
+        self,
+        host: RerunHost,
+        step: int,
+        frame: FrameType | None = None,
+        begin: IterationState | None = None,
     ) -> StepOrigins | None:
         """The origins of a bad step; with several ranks, those of the failing one. Every rank must
-        call this. `frame`: that of the step, where it will not be run again."""
+        call this. `frame`: that of the step, where it will not be run again; `begin`: the state
+        when the step before it ended."""
         own = self._results.pop(step, None)
         if not self._traced_last:  # the same on all ranks: no vote is needed
             return None
         if own is not None and step == host.step:
-            own = self._with_trials(host, frame, own)
+            own = self.with_trials(host, frame, begin, own)
         if host.agreement.count > 1 and step != host.step:
             # On a device, a bad step is known only later. Until then a guard may have switched
             # itself off, which the others learn even later: no rank may wait for it.
@@ -231,15 +237,20 @@ class StepTracer:
         inputs = own.inputs if own is not None and certain[0] == host.agreement.rank else ()
         return known[certain[0]]._replace(rank=certain[0], inputs=inputs)
 
-    def _with_trials(
-        self, host: RerunHost, frame: FrameType | None, found: StepOrigins
+    def with_trials(
+        self,
+        host: RerunHost,
+        frame: FrameType | None,
+        begin: IterationState | None,
+        found: StepOrigins,
     ) -> StepOrigins:
         """The same with its remedy as it was tried in a child process, if it can be."""
         if frame is None or found.trials or not found.origins:
             return found
         in_child = importlib.import_module("headway.rerun.step_in_child")
         with self.set_aside():
-            return found._replace(trials=in_child.try_step(host, frame, found.origins[0]))
+            tried = in_child.try_step(host, frame, found.origins[0], begin)
+            return found._replace(trials=tried)
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -18,21 +17,23 @@ import torch
 from torch import Tensor
 
 from headway.explain.explanation import Origin, Trial
+from headway.output.notices import logger
 from headway.policy import Policy
-from headway.rerun.bad_step import BadStep, MissedStep, RerunResults, StepContext
+from headway.rerun.bad_step import BadStep, MissedStep, StepContext
 from headway.rerun.child_origin import find_in_child, try_in_child
 from headway.rerun.protocol import ProtectedCalls, RerunHost, trained_parameters
-from headway.rerun.recorded_batch import BatchOrigin, RecordedBatch
-from headway.rerun.step_tracer import StepOrigins, StepTracer, record_origins
+from headway.rerun.rerun_results import OTHER_RANK_SECONDS, RerunResults
+from headway.rerun.step_tracer import StepOrigins, StepTracer
 from headway.rerun.strategies.lifted_body import LiftedBody, read_variables
 from headway.rerun.strategies.loop_follower import LoopFollower
 from headway.rerun.strategies.loop_source import RestOfFrame, find_rest
-from headway.torch_adapters.loaders.batch_fetching import BatchRecipe
+from headway.rerun.unused_batches import UnusedBatches
 from headway.torch_adapters.optimizer_adapter import own_step_hooks
 from headway.torch_adapters.tensor_values import count_nonfinite
 
 if TYPE_CHECKING:
     from headway.explain.lasting_trace import LastingTrace
+    from headway.rerun.strategies.iteration_state import IterationState
     from headway.rerun.strategies.loop_follower import LoopIteration
 
 # The user's own code between two steps may make weights bad: a projection, a clipping, an average
@@ -206,9 +207,8 @@ WEIGHTS_MOVED = (
     "exactly"
 )
 TRACING = "tracing steps"
-MAX_KEPT = 32
-MAX_FETCHED = 8
-"""Maximum number of batches that are fetched again."""
+MAX_IN_CHILD = 5
+"""Bad steps whose code runs once more in a child process."""
 
 
 class UnexplainedSteps:
@@ -225,6 +225,7 @@ class UnexplainedSteps:
         """The last bad step, if it has not been run again."""
         self.first: MissedStep | None = None
         """The first one that no trace has explained yet."""
+        self._left_in_child = MAX_IN_CHILD
 
     def weights_are_bad(self, context: StepContext, *, lost: bool) -> None:
         """The step that is ending began with bad weights; `lost`: and training stops with them."""
@@ -243,6 +244,8 @@ class UnexplainedSteps:
 
         `pending`: a bad step waits to be run again.
         """
+        if self._wanted and self.unused_batches.unseen:
+            protected.spare(TRACING, self._explain_unused, frame)
         if self.missed is None and self.tracer.idle and self.first is None:
             self.tracer.step_over(self._host)
             return  # as after almost every step
@@ -258,17 +261,37 @@ class UnexplainedSteps:
             missed = missed if len(self._results.found) == known else None
         protected.spare(TRACING, self.tracer.step_over, self._host)
         if missed is not None:
-            protected.spare(TRACING, self.use_trace, missed, pending, frame)
+            begin = None if loop.present is None else loop.present.begin
+            protected.spare(TRACING, self.use_trace, missed, pending, frame, begin)
             return
         attempt = partial(self.unused_batches.attempt, self._host, frame)
         protected.spare(TRACING, self.tracer.record_unused, self._host, attempt)
+        if self.first is not None and self._results.explained_elsewhere(self.first):
+            self.first = None
         if not self.tracer.running:
             protected(self.report)
 
-    def use_trace(self, missed: MissedStep, pending: bool, frame: FrameType | None) -> None:
+    def _explain_unused(self, frame: FrameType | None) -> None:
+        """The loop has skipped batches: one of them may have made buffers bad."""
+        unseen, self.unused_batches.unseen = self.unused_batches.unseen, False
+        if unseen and self._left_in_child > 0 and not self.tracer.running:
+            with self.tracer.set_aside():
+                asked = self.unused_batches.explain_skipped(self._host, frame)
+            self._left_in_child -= asked
+
+    def use_trace(
+        self,
+        missed: MissedStep,
+        pending: bool,
+        frame: FrameType | None,
+        begin: IterationState | None = None,
+    ) -> None:
         """A step was bad; `pending`: it is run again first, if it can be. Every rank calls this,
         from this frame."""
-        traced = self.tracer.collect(self._host, missed.step, None if pending else frame)
+        traced = self.tracer.collect(self._host, missed.step, None if pending else frame, begin)
+        # One process alone runs its steps again itself, and proves that they are the same.
+        if traced is None and not pending and self._host.agreement.count > 1:
+            traced = self._explain_in_child(missed, frame, begin)
         if pending:
             if traced is not None:
                 self._results.traced[missed.step] = traced
@@ -278,10 +301,48 @@ class UnexplainedSteps:
         elif not missed.lost:
             self._trace_on(missed)
 
-    def add(self, bad: BadStep, why: str, *, recorded: bool = False) -> None:
-        """A step could not be run again; `recorded`: though its batches are known."""
+    def _explain_in_child(
+        self, missed: MissedStep, frame: FrameType | None, begin: IterationState | None
+    ) -> StepOrigins | None:
+        """The origin of a step that was not traced, if its code can run once more in a child; with
+        several ranks, that of the failing one."""
+        host = self._host
+        if not self._wanted or self._left_in_child <= 0 or not host.agreement.can_meet:
+            return None
+        if missed.step != host.step:  # a device's verdict comes late: the variables have changed
+            return None
+        self._left_in_child -= 1
+        began = time.perf_counter()
+        in_child = importlib.import_module("headway.rerun.step_in_child")
+        own: StepOrigins | None = None
+        with self.tracer.set_aside():
+            try:
+                own = in_child.explain_step(host, frame, begin)
+            except Exception:  # ours: the other ranks wait for an answer
+                logger.debug("a step cannot be explained in a child process", exc_info=True)
+        host.exclude_time(time.perf_counter() - began)
+        found = list(enumerate(host.agreement.gather(own)))
+        known = [(rank, one) for rank, one in found if one is not None]
+        if not known:
+            return None
+        rank, one = known[0]
+        return one if len(found) == 1 else one._replace(rank=rank)
+
+    def add(
+        self, bad: BadStep, why: str, frame: FrameType | None = None, *, recorded: bool = False
+    ) -> None:
+        """A step could not be run again; `recorded`: though its batches are known; `frame`: that of
+        the step, if other code around it may be run."""
         missed = MissedStep(bad.step, bad.parameters, why, recorded=recorded)
-        if missed.step in self._results.traced:
+        traced = self._results.traced.get(missed.step)
+        if frame is not None and self._host.agreement.count == 1:
+            begin = None if bad.iteration is None else bad.iteration.begin
+            if traced is not None:
+                traced = self.tracer.with_trials(self._host, frame, begin, traced)
+            else:
+                traced = self._explain_in_child(missed, frame, begin)
+        if traced is not None:
+            self._results.traced[missed.step] = traced
             self._results.report_missed(missed)
         else:
             self._trace_on(missed)
@@ -289,7 +350,8 @@ class UnexplainedSteps:
     def report(self) -> None:
         """No later step has explained it."""
         first, self.first = self.first, None
-        self._results.report_missed(first)
+        if first is None or not self._results.explained_elsewhere(first):
+            self._results.report_missed(first)
 
     def close(self, protected: ProtectedCalls) -> None:
         """No step follows."""
@@ -301,61 +363,9 @@ class UnexplainedSteps:
 
     def _trace_on(self, missed: MissedStep) -> None:
         """The steps that follow may show its line."""
+        if self._results.explained_elsewhere(missed, OTHER_RANK_SECONDS):
+            return
         self.first = self.first or missed
         meets = self._host.agreement.can_meet  # a trace is exchanged between the ranks
         if not (self._wanted and meets and self.tracer.arm(self._host)):
             self.report()
-
-
-class UnusedBatches:
-    """The origins of batches that were drawn and led to no update, since buffers were last known to
-    be finite: a loop may skip a batch whose loss is bad, but its forward pass has changed the
-    statistics of batch normalisation.
-    """
-
-    def __init__(self) -> None:
-        self._kept: deque[tuple[BatchOrigin, BatchRecipe]] = deque(maxlen=MAX_KEPT)
-        self._added: list[tuple[BatchOrigin, BatchRecipe]] = []
-        """Those before the latest step."""
-
-    def add(self, batches: Sequence[RecordedBatch]) -> None:
-        self._added = []
-        for origin in (kept.origin for kept in batches):
-            if origin is not None and origin.loader is not None:
-                recipe = BatchRecipe.of(origin.loader())
-                if recipe is not None:
-                    self._added.append((origin, recipe))
-        self._kept.extend(self._added)
-
-    def clear(self) -> None:
-        self._kept.clear()
-
-    def attempt(self, host: RerunHost, frame: FrameType | None, origin: Origin) -> Sequence[Trial]:
-        """The remedy for the origin in a batch that was skipped before this step, as it was tried:
-        the loop's body is called with each of them. `frame`: that of the step."""
-        in_child = importlib.import_module("headway.rerun.step_in_child")
-        for known, recipe in self._added[-MAX_FETCHED:]:
-            if known.indices is None or not recipe.can_fetch(known.indices):
-                continue
-            fetch = partial(_fetch, recipe, known.indices)
-            trials: Sequence[Trial] = in_child.try_batch(host, frame, origin, fetch)
-            if trials:
-                return trials
-        return ()
-
-    def explain(self, host: RerunHost, step: int) -> None:
-        """Buffers are bad: record the line that made a bad batch, of the loader that trains."""
-        latest = None if host.latest is None else host.latest.origin
-        kept, self._kept = self._kept, deque(maxlen=MAX_KEPT)
-        # References to one loader are one object, also when it is gone.
-        alike = [one for one in kept if latest is not None and one[0].loader is latest.loader]
-        for origin, recipe in alike[:MAX_FETCHED]:
-            child_origin = importlib.import_module("headway.rerun.child_origin")
-            made, trials = child_origin.explain_bad_sample(recipe, origin.indices)
-            if made is not None:
-                record_origins(host, step, (made,), trials)
-                return
-
-
-def _fetch(recipe: BatchRecipe, indices: Any) -> Any:
-    return next(iter(recipe.fetch(indices)))

@@ -293,9 +293,9 @@ class ScriptLauncher(patching.TorchListener):
         self.samples = () if samples is None else samples.listed()
         self._notify("batch_drawn", loader, batch)
         if self.guard is not None:
-            if self.guard is not self._framework_guard:
-                origin = None if samples is None else BatchOrigin.of(samples, loader)
-                self.guard.saw_batch(batch, waited, origin)
+            origin = None if samples is None else BatchOrigin.of(samples, loader)
+            by_framework = self.guard is self._framework_guard
+            self.guard.batch_drawn(batch, waited, origin, reported=by_framework)
             return
         self._early.add(batch)
 

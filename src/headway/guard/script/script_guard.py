@@ -5,10 +5,12 @@ calling it.
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
@@ -23,7 +25,9 @@ from headway.guard.recovery.snapshots import Snapshots
 from headway.guard.step_hooks import NoMissingSteps
 from headway.rerun.by_call import BuildStep, rerun_call
 from headway.rerun.protocol import RerunMoment
+from headway.rerun.recorded_batch import BatchOrigin
 from headway.rerun.step_tracer import StepTracer
+from headway.torch_adapters.tensor_values import batch_tensors
 
 ScaledLoss: TypeAlias = tuple[GradScaler, Tensor, "weakref.ref[Tensor]"]
 """A scaler, a loss, and the scaled loss."""
@@ -42,6 +46,10 @@ def _make_replay_guard(model: nn.Module, optimizer: Optimizer) -> Guard:
     """A guard that neither reads settings nor writes snapshots."""
     plan = Snapshots(every=0, on_disk=0, on_signal=False)
     return Guard(model, optimizer, settings=Settings(), snapshots=plan)
+
+
+MAX_READ_AHEAD = 64
+"""Batches that a framework may draw before it uses the first of them: those of one update."""
 
 
 class ScriptGuard(Guard):
@@ -65,6 +73,8 @@ class ScriptGuard(Guard):
         self._session.rerun.unexplained.tracer = tracer
         self._session.rerun.rerun_results.owns_loop = False
         tracer.use_host(self._session)
+        self._drawn: deque[tuple[frozenset[int], BatchOrigin]] = deque(maxlen=MAX_READ_AHEAD)
+        """The memory of batches that loaders have handed to a framework, and their origins."""
         self.models = tuple(models)
         self.optimizers = tuple(optimizers)
 
@@ -84,6 +94,34 @@ class ScriptGuard(Guard):
                 self._hooks.observer.scaled(scaler, loss, made)
         self._hooks.observer.backward_begins(roots)
 
+    def batch_drawn(
+        self, batch: Any, waited: float, origin: BatchOrigin | None, *, reported: bool
+    ) -> None:
+        """A loader hands out a batch; `reported`: a framework reports it when it is used."""
+        if not reported:
+            self.saw_batch(batch, waited, origin)
+        elif origin is not None:
+            self._drawn.append((_addresses(batch), origin))
+
+    def saw_batch(
+        self,
+        batch: Any,
+        waited: float | None = None,
+        origin: BatchOrigin | None = None,
+        run: Callable[[Any], Any] | None = None,
+    ) -> None:
+        if origin is None and self._drawn:
+            origin = self._find_origin(batch)
+        super().saw_batch(batch, waited, origin, run)
+
+    def _find_origin(self, batch: Any) -> BatchOrigin | None:
+        """The origin of a batch that a framework reports: frameworks read ahead."""
+        used = _addresses(batch)
+        # Some of its tensors: a hook may have replaced others. The latest that has them, because
+        # the memory of those before it may have been used again.
+        found = (origin for drawn, origin in reversed(self._drawn) if drawn & used)
+        return next(found, None)
+
     def rerun_last_step(self, frame: FrameType | None) -> None:
         """No step will follow: explain the last, if it was bad, while its loop is there."""
         if self.rerun_pending_at_end():
@@ -96,3 +134,9 @@ class ScriptGuard(Guard):
     def retire(self) -> None:
         """Stop watching and leave the record open: another guard takes over."""
         self._close(well=True, last=False)
+
+
+def _addresses(batch: Any) -> frozenset[int]:
+    """Where the tensors of a batch are in memory."""
+    plain = (tensor for tensor in batch_tensors(batch) if tensor.layout is torch.strided)
+    return frozenset(tensor.data_ptr() for tensor in plain)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from copy import copy
 from itertools import repeat
 from types import FrameType
 from typing import Any, NamedTuple
@@ -69,7 +70,7 @@ class SelfFedLoopRerun(Rerun):
             return NOT_APPLICABLE
         if moment in (RerunMoment.STEP_COMPLETE, RerunMoment.NEXT_BATCH):
             return LATER  # at the loop's next step its frame is known
-        begin, end = bad.iteration.begin, bad.iteration.end
+        begin, end = copy(bad.iteration.begin), bad.iteration.end  # it may be corrected
         frame = frame_of(bad.iteration.loop, case.frame)
         gone = bad.iteration.loop.part and moment is not RerunMoment.AFTER_STEP
         if end is None or frame is None or gone:
@@ -98,6 +99,7 @@ class SelfFedLoopRerun(Rerun):
         self._body = LiftedBody(frame, loop.node, self._carried())
         self._values = self._loop_values(self._body.arguments, late=late)
         self._ended: _IterationEnd | None = None
+        self._raised = False
         self._corrected = False
 
     def _save(self) -> None:
@@ -149,7 +151,8 @@ class SelfFedLoopRerun(Rerun):
 
     def proof(self, outcome: Outcome) -> str:
         ended = self._ended
-        if outcome.error is not None:
+        self._raised = outcome.error is not None
+        if self._raised:
             return f"run again, it raised {outcome.error}"
         if not outcome.complete:
             return "run again, it computed no gradients"
@@ -171,6 +174,12 @@ class SelfFedLoopRerun(Rerun):
                 "transient"
             )
         return ""
+
+    @property
+    def frame_to_try(self) -> FrameType | None:
+        # A loop over the stages of a step: its iteration is one of them.
+        at_step = self._case.moment is RerunMoment.AFTER_STEP
+        return self._case.frame if self._raised and at_step else None
 
     def correct_start(self) -> bool:
         if self._corrected:

@@ -133,7 +133,8 @@ class BatchRecipe:
     size: int | None
     collate: Any
     drop_last: bool
-    workers: int
+    finish: Callable[[Any], Any] | None = None
+    """What a framework does to each batch of the loader."""
 
     @classmethod
     def of(cls, loader: Any) -> BatchRecipe | None:
@@ -142,18 +143,21 @@ class BatchRecipe:
             return None
         size = loader.batch_size
         batched = loader.batch_sampler is not None or size is not None
-        more = (loader.collate_fn, loader.drop_last, loader.num_workers)
-        return cls(loader.dataset, batched, size, *more)
+        return cls(loader.dataset, batched, size, loader.collate_fn, loader.drop_last)
 
     def can_fetch(self, indices: Any) -> bool:
         """Whether the batch of these indices can be fetched again."""
         if isinstance(self.dataset, IterableDataset):
-            # Workers share such a data set out among themselves.
-            return _IterableFetcher is not None and self.workers == 0
+            # Workers may share it out among themselves: then other batches are made.
+            return _IterableFetcher is not None
         return _MapFetcher is not None and indices is not None
 
     def fetch(self, indices: Any) -> Iterator[Any]:
         """The batch of these indices; of an iterable data set, its batches from the first on."""
+        fetched = self._fetch(indices)
+        return fetched if self.finish is None else map(self.finish, fetched)
+
+    def _fetch(self, indices: Any) -> Iterator[Any]:
         kind = _IterableFetcher if isinstance(self.dataset, IterableDataset) else _MapFetcher
         fetcher = kind(self.dataset, self.batched, self.collate, self.drop_last)
         if kind is _MapFetcher:

@@ -25,6 +25,7 @@ from headway.explain.remedies.edits.masked_edits import (
     SoftmaxEdit,
 )
 from headway.explain.remedies.edits.other_forms import (
+    BoundEdit,
     CastEdit,
     DeterminantEdit,
     EigenEdit,
@@ -74,7 +75,7 @@ def edits_for(origin: Origin) -> list[CallEdit]:
     if origin.kind in _TOO_LARGE:
         kinds: list[type[CallEdit]] = [ExpEdit]
         if origin.phase == "forward":
-            kinds += [CastEdit, *([HalfEdit] if involves_float16(origin) else [])]
+            kinds += [CastEdit, HalfEdit if involves_float16(origin) else BoundEdit]
         large = [edit for edit in kinds if origin.op in edit.ops]
         return [*softplus, *(edit(origin) for edit in large)]
     for_kind = [guard for guard in _EDITS if origin.kind in guard.kinds]

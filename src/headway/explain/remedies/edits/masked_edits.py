@@ -71,22 +71,29 @@ class LossEdit(CallEdit):
             return False
         if target.numel() == 0 or name not in CLASS_LOSSES or target.is_floating_point():
             return target.numel() == 0
-        ignored, _ = take_argument(args, kwargs, _POSITION_OFCLASS_LOSSESD, "ignore_index")
-        return bool((target == (-100 if ignored is None else ignored)).all())
+        ignored, _ = take_argument(args, kwargs, _POSITION_OF_IGNORED, "ignore_index")
+        kept = target[target != (-100 if ignored is None else ignored)]
+        weight, _ = take_argument(args, kwargs, _POSITION_OF_WEIGHT, "weight")
+        return not (kept.numel() if weight is None else float(weight[kept].sum()))
 
     def rewrite(self, source: Statement, site: StatementCall) -> Sequence[Replacement] | None:
         target = site.operand(1, "target")
         plain = site.name in CLASS_LOSSES and len(site.operands) <= 2
-        if target is None or not plain or not set(site.keywords) <= {"target", "ignore_index"}:
+        if target is None or not plain or not set(site.keywords) <= _COUNTED:
             return None
-        ignored = site.keywords.get("ignore_index")
+        ignored, weight = site.keywords.get("ignore_index"), site.keywords.get("weight")
         index = "-100" if ignored is None else source.of(ignored)
-        counted = f"({source.tight(target)} != {index}).sum().clamp_min(1)"
+        labels = source.tight(target)
+        counted = f"({labels} != {index}).sum().clamp_min(1)"
+        if weight is not None:
+            each = f"{source.tight(weight)}[{labels}.clamp_min(0)] * ({labels} != {index})"
+            counted = f"({each}).sum().clamp_min(1e-6)"
         call = source.of(site.node)[:-1].rstrip(", ")
         return [(site.node, f'({call}, reduction="sum") / {counted})')]
 
 
-_POSITION_OFCLASS_LOSSESD = 4
+_POSITION_OF_WEIGHT, _POSITION_OF_IGNORED = 2, 4
+_COUNTED = {"target", "ignore_index", "weight"}
 
 
 class CtcEdit(CallEdit):

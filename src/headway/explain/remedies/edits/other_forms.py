@@ -235,3 +235,46 @@ class HalfEdit(CallEdit):
 
 def _is_half(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dtype is torch.float16
+
+
+class BoundEdit(CallEdit):
+    """A state that grows from step to step of a recurrence is bounded before its product is taken.
+
+    Far above usual values, and so far below the largest number that later squares are finite too.
+    """
+
+    names = frozenset({"mul", "square", "pow"})
+    ops = names
+    words = "bound the values before: `x.clamp(-1e6, 1e6)`"
+
+    def __init__(self, origin: Origin) -> None:
+        super().__init__(origin)
+        self._large: set[int] = set()
+        """Positions of the operands with values beyond the bound."""
+
+    def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        found = [at for at, value in enumerate(args) if _is_large(value)]
+        if not found and not self._large:
+            raise LookupError("no large value")
+        self._large.update(found)
+        bounded = (
+            arg.clamp(-_BOUND, _BOUND) if at in found else arg for at, arg in enumerate(args)
+        )
+        return func(*bounded, **kwargs)
+
+    def rewrite(self, source: Statement, site: StatementCall) -> Sequence[Replacement] | None:
+        keywords = ("input", "exponent" if site.name == "pow" else "other")
+        changed = [site.operand(at, keywords[at]) for at in sorted(self._large)]
+        if not changed or any(node is None or isinstance(node, ast.Constant) for node in changed):
+            return None
+        nodes = [node for node in changed if node is not None]
+        return [(node, f"{source.tight(node)}.clamp(-1e6, 1e6)") for node in nodes]
+
+
+_BOUND = 1e6
+
+
+def _is_large(value: Any) -> bool:
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return False
+    return bool((value.detach().abs() > _BOUND).any())
