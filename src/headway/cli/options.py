@@ -33,7 +33,8 @@ class RunPath(click.Path):
         self._written = written
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        from headway.rundir.remote_run import fetch_run, is_url, local_path
+        from headway.rundir.remote_run import fetch_run
+        from headway.rundir.run_files import is_url, local_path
 
         if is_url(value):
             return value if self._written else fetch_run(value)

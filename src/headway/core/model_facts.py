@@ -246,3 +246,45 @@ class SharedModuleFacts(TopicFacts):
     paths: Names
     count: Whole
     elements: Whole
+
+
+@dataclass(frozen=True)
+class WeightsLoadedFacts(TopicFacts):
+    topic = "weights-loaded"
+    model: Text
+    elements: Number
+    missing: Names
+    missing_count: Whole
+    missing_elements: Number
+    unexpected: Names
+    unexpected_count: Whole
+    unexpected_elements: Number
+    given_elements: Number
+    own_elements: Number
+    after_file: bool
+    prefix: Text
+    prefix_on: Text
+    own: Whole
+    parameters: Whole
+    loaded_at: Place
+    overwritten: Names
+    overwritten_count: Whole
+    overwritten_elements: Number
+    loaded_elements: Number
+    replaced: Text
+    rows: Whole
+    rows_now: Whole
+    taken_at: Place
+    taken_step: Whole
+
+
+@dataclass(frozen=True)
+class TiedWeightsFacts(TopicFacts):
+    topic = "tied-weights"
+    copies: bool
+    asked: bool
+    parted: bool
+    """Whether they were one parameter before one of them was replaced."""
+    embedding: Text
+    output: Text
+    shape: Numbers

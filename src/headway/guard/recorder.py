@@ -34,7 +34,8 @@ from headway.output.notices import Notices, logger
 from headway.policy import Action, Ladder, Policy, Rung, StepVerdict
 from headway.rerun import in_script
 from headway.rundir.heartbeat import HeartbeatWriter
-from headway.rundir.remote_run import RunFolder, StoredRun, fetch_run, is_url, local_path
+from headway.rundir.remote_run import RunFolder, StoredRun, fetch_run
+from headway.rundir.run_files import is_url, local_path
 from headway.rundir.writer import RunDirWriter
 
 if TYPE_CHECKING:

@@ -28,7 +28,8 @@ from headway.postmortem.run_summary import (
 )
 from headway.report import Report
 from headway.rundir import run_reader
-from headway.rundir.remote_run import fetch_run, is_url, local_path
+from headway.rundir.remote_run import fetch_run
+from headway.rundir.run_files import is_url, local_path
 
 if TYPE_CHECKING:
     from headway.logs.log_folders import RunLogs

@@ -32,7 +32,8 @@ from headway.engine import Engine
 from headway.errors import UnreadableInput
 from headway.postmortem.run_settings import settings_beside
 from headway.report import Report
-from headway.rundir.remote_run import fetch_run, is_url, local_path
+from headway.rundir.remote_run import fetch_run
+from headway.rundir.run_files import is_url, local_path
 
 if TYPE_CHECKING:
     from headway.checkpoints.checkpoint_info import Checkpoint

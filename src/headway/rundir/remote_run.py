@@ -11,7 +11,6 @@ store; a store that fails is tried again. A reader downloads the run and joins t
 from __future__ import annotations
 
 import atexit
-import errno
 import hashlib
 import json
 import os
@@ -24,12 +23,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 from headway.errors import RunDirInUse, UnreadableInput, import_optional
 from headway.rundir.run_lock import LOCK_FILE, LockHolder
 
-_URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
 _LINES = re.compile(r"^(?:steps|events)(?:\.rank(\d{1,9}))?\.jsonl$")
 _PARTS = ".parts"
 UPLOAD_SECONDS = 5.0
@@ -50,24 +48,6 @@ MANIFEST = "manifest.json"
 """The file that makes a folder a snapshot."""
 PULLED = ("snapshots", "incidents")
 """Folders that are downloaded only on request."""
-
-
-def is_url(path: str | os.PathLike[str]) -> TypeGuard[str]:
-    """Whether this is a URL of a store, not a local file. `Path` drops a slash of `//`."""
-    return isinstance(path, str) and _URL.match(path) is not None and not path.startswith("file://")
-
-
-def local_path(path: str | os.PathLike[str]) -> Path:
-    """A local path, also from a file:// URL."""
-    local = Path(str(path).removeprefix("file://"))
-    try:
-        os.lstat(local)
-    except (OSError, ValueError) as error:  # a zero byte is a ValueError
-        if not isinstance(error, OSError) or error.errno == errno.ENAMETOOLONG:
-            raise UnreadableInput(
-                f"{str(local)[:100]!r} is not a path: {error.args[-1]}"
-            ) from error
-    return local
 
 
 def open_store(url: str) -> tuple[Any, str]:

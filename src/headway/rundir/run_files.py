@@ -1,23 +1,46 @@
-"""Reads files that may still grow: the header, new whole lines, lines between two offsets."""
+"""Paths and URLs of runs, and files that may still grow: the header, new whole lines, lines between
+two offsets."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeGuard
 
 from headway.core.codec import NO_RECORD, from_json
 from headway.core.records import Header
 from headway.errors import UnreadableInput
 
+_URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
+
 Opener = Callable[[Path], BinaryIO]
 """Opens a file for reading. Raises an OSError if it does not exist or must not be read."""
+
+
+def is_url(path: str | os.PathLike[str]) -> TypeGuard[str]:
+    """Whether this is a URL of a store, not a local file. `Path` drops a slash of `//`."""
+    return isinstance(path, str) and _URL.match(path) is not None and not path.startswith("file://")
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """A local path, also from a file:// URL."""
+    local = Path(str(path).removeprefix("file://"))
+    try:
+        os.lstat(local)
+    except (OSError, ValueError) as error:  # a zero byte is a ValueError
+        if not isinstance(error, OSError) or error.errno == errno.ENAMETOOLONG:
+            raise UnreadableInput(
+                f"{str(local)[:100]!r} is not a path: {error.args[-1]}"
+            ) from error
+    return local
 
 
 def open_regular_file(path: Path) -> BinaryIO:

@@ -18,7 +18,8 @@ from headway.core.ending_facts import ENDING
 from headway.core.records import EventRecord, Header, Record, StepRecord, TensorRecord
 from headway.core.signals import Signal
 from headway.errors import RunDirInUse
-from headway.rundir.remote_run import RemoteRun, is_url, local_path
+from headway.rundir.remote_run import RemoteRun
+from headway.rundir.run_files import is_url, local_path
 from headway.rundir.run_lock import RunLock, release_in_children
 
 # Rank 0 records the values of all ranks at every step, so the other ranks need not. Beyond the

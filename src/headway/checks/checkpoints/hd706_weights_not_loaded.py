@@ -7,8 +7,8 @@ from headway.checks.symptoms import POOR_FIT
 from headway.core.check import Check, Needs
 from headway.core.facts import say_list
 from headway.core.findings import Finding
+from headway.core.model_facts import WeightsLoadedFacts
 from headway.core.numbers import say
-from headway.core.optimizer_facts import WeightsLoadedFacts
 from headway.core.records import SetupRecord
 
 

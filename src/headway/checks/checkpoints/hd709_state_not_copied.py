@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Severity
-from headway.core.optimizer_facts import WeightsLoadedFacts
+from headway.core.model_facts import WeightsLoadedFacts
 from headway.core.records import SetupRecord
 
 
