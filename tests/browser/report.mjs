@@ -425,7 +425,7 @@ const looks = {
     await page.waitForTimeout(250);
     const wide = await page.evaluate(() => document.documentElement.scrollWidth);
     check(wide <= 360, `the page is ${wide} pixels wide on a phone`);
-    const outside = await page.$$eval(".cause, .cause :not(.scroll *)", (found) => found
+    const outside = await page.$$eval(".cause, .cause :not(.scroll *, pre.context *)", (found) => found
       .filter((item) => item.getBoundingClientRect().right > 345 && item.offsetWidth > 0)
       .map((item) => item.className + ": " + item.textContent.slice(0, 40)));
     equal(outside, [], "sticks out of its card:");
