@@ -89,7 +89,24 @@ def _texts() -> dict[str, str]:
         for n in range(30)
     ]
     lines = [f"step {n:6d}  loss {2.0 - n / 50:.4f}  0.001" for n in range(30)]
+    series = {
+        key: {"steps": [row["step"] for row in rows], "values": [row[key] for row in rows]}
+        for key in keys[1:]
+    }
+    unnamed = {
+        "tacotron": "Train loss {n} {v:.6f} Grad Norm 1.234567 2.10s/it",
+        "tinygrad": "{n:3d}  120.10 ms run, 100.10 ms python, {v:7.2f} loss, 0.001000 LR",
+        "catboost": "{n}:\tlearn: {v:.7f}\ttest: 0.7\tbest: 0.7 (0)\ttotal: 1ms",
+        "darknet": " {n}: {v:.6f}, 3.1 avg loss, 0.001 rate, 3.2 seconds, 64 images",
+    }
     return {
+        **{
+            f"{name}.log": "\n".join(line.format(n=n, v=2 - n / 50) for n in range(30))
+            for name, line in unnamed.items()
+        },
+        "metrics.json": json.dumps(series),
+        "0.monitor.csv": '#{"t_start": 1.5}\nr,l,t\n' + "1.5,20,0.1\n" * 30,
+        "train_loss.txt": "\n".join(f"{n} {2 - n / 50}" for n in range(30)),
         "rows.jsonl": "\n".join(json.dumps(row) for row in rows),
         "nan.jsonl": "\n".join(json.dumps({**row, "loss": float("nan")}) for row in rows),
         "rows.json": json.dumps(rows),

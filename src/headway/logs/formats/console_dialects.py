@@ -50,14 +50,17 @@ def _losses_without_skipped_steps(log: Log) -> None:
         describe_columns(log, filtered)
 
 
+_VALUE = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
+"""A number that a line gives without a name."""
+
 DIALECTS = (
     # 0:	learn: 0.6931	test: 0.6932	best: 0.6932 (0)	total: 12ms	remaining: 2.1s
     Dialect(
         "catboost",
         "CatBoost console log",
         row=re.compile(
-            r"^(?P<step>\d{1,15}):\s{1,4}learn: (?P<loss>[-+.\w]{1,40})"
-            r"(?:\s{1,4}test: (?P<val_loss>[-+.\w]{1,40}))?(?=\s).{0,200}$"
+            rf"^(?P<step>\d{{1,15}}):\s{{1,4}}learn: (?P<loss>{_VALUE})"
+            rf"(?:\s{{1,4}}test: (?P<val_loss>{_VALUE}))?(?=\s).{{0,200}}$"
         ),
     ),
     #  100: 12.345678, 13.456789 avg loss, 0.001000 rate, 3.211312 seconds, 6400 images, …
@@ -66,8 +69,8 @@ DIALECTS = (
         "darknet",
         "Darknet console log",
         row=re.compile(
-            r"^\s{0,4}(?P<step>\d{1,15}): (?P<loss>[-+.\w]{1,40}), (?P<loss_ema>[-+.\w]{1,40}) avg"
-            r"(?: loss)?, (?P<lr>[-.\de]{1,40}) rate, (?P<step_time>[\d.]{1,40}) seconds,.{0,200}$"
+            rf"^\s{{0,4}}(?P<step>\d{{1,15}}): (?P<loss>{_VALUE}), (?P<loss_ema>{_VALUE}) avg"
+            rf"(?: loss)?, (?P<lr>{_VALUE}) rate, (?P<step_time>{_VALUE}) seconds,.{{0,200}}$"
         ),
     ),
     # step=10, skipped=2, lr=[0.001], mom=[(0.9, 0.999)]
@@ -259,9 +262,9 @@ DIALECTS = (
     Dialect(
         "tacotron",
         "Tacotron 2 console log",
-        row=re.compile(r"^Train loss (?P<step>\d{1,15}) (?P<loss>[-+.\w]{1,40})(?=\s)"),
+        row=re.compile(rf"^Train loss (?P<step>\d{{1,15}}) (?P<loss>{_VALUE})(?=\s)"),
         evaluation=re.compile(
-            r"^Validation loss\s{1,4}(?P<step>\d{1,15}):?\s{1,4}(?P<loss>[-+.\w]{1,40})(?=\s|$)"
+            rf"^Validation loss\s{{1,4}}(?P<step>\d{{1,15}}):?\s{{1,4}}(?P<loss>{_VALUE})(?=\s|$)"
         ),
     ),
     #   3  120.10 ms run,  100.10 ms python,   20.00 ms CL,    2.30 loss, 0.001000 LR, 1.20 GB used
@@ -269,8 +272,8 @@ DIALECTS = (
         "tinygrad",
         "tinygrad console log",
         row=re.compile(
-            r"^\s{0,9}(?P<step>\d{1,15})\s{1,9}(?P<step_time_ms>[\d.]{1,20}) ms run, .{0,120}?"
-            r"\s(?P<loss>[-+.\w]{1,40}) loss, (?P<lr>[-.\de]{1,40}) LR.{0,200}$"
+            rf"^\s{{0,9}}(?P<step>\d{{1,15}})\s{{1,9}}(?P<step_time_ms>{_VALUE}) ms run,.{{0,99}}?"
+            rf"\s(?P<loss>{_VALUE}) loss, (?P<lr>{_VALUE}) LR.{{0,200}}$"
         ),
     ),
     # step:  1  loss: 12.2721  grad_norm: 1.2345  memory: 18.30GiB(19.27%)  …
