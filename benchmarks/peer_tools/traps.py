@@ -109,11 +109,9 @@ def write_files(folder: Path) -> dict[str, list[str]]:
     root = Path(__file__).resolve().parents[2]
     sys.path[:0] = [str(root / "tests"), str(root / "src"), str(root / "benchmarks")]
     from support import (
-        blind_streams,
         blind_traps,
         hostile_files,
         pickle_traps,
-        third_blind_files,
         third_blind_ordinary,
         third_blind_traps,
     )
@@ -135,12 +133,6 @@ def write_files(folder: Path) -> dict[str, list[str]]:
         if kind not in hostile_files.NO_PICKLE:
             names["files"].append(f"{number:03}-{name}")
             (folder / "files" / names["files"][-1]).write_bytes(content())
-    # Of the blind archives those in which a command can be seen without unpacking them.
-    blind = [*blind_streams.ARCHIVES.values(), *third_blind_files.FILES.values()]
-    for number, (name, expected, made) in enumerate(blind):
-        if expected == "spoken" and b"system" in (content := made()):
-            names["files"].append(f"blind-{number:03}-{name}")
-            (folder / "files" / names["files"][-1]).write_bytes(content)
     files.healthy(folder / "ordinary")
     for name in third_blind_ordinary.ORDINARY:
         needed = third_blind_ordinary.NEEDS.get(name)

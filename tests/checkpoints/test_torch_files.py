@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import blind_streams, third_blind_files
+from support import blind_streams, third_blind_files, third_blind_ordinary
 
 from headway.checkpoints.checkpoint_discovery import open_checkpoint, recognise
 from headway.checkpoints.formats import torch_tar
@@ -376,6 +376,11 @@ def test_mutated_files_give_a_checkpoint_or_one_clear_error(tmp_path: Path) -> N
                 pass
         except UnreadableInput:
             pass
+
+
+def test_sharded_weights_of_fsdp_are_known(tmp_path: Path) -> None:
+    third_blind_ordinary.write(tmp_path, "FSDP")
+    assert open_checkpoint(tmp_path / "local.pt").problems == []
 
 
 def test_arguments_are_read_as_plain_values(tmp_path: Path) -> None:

@@ -116,7 +116,8 @@ ALLOWED_NAMES = frozenset(
     )
     | _names(["torch.distributed.checkpoint.metadata"], "TensorProperties._load_global")
     | _names(["torch.distributed.device_mesh"], "DeviceMesh _MeshEnv")
-    | _names(["torch.distributed.tensor._dtensor_spec"], "DTensorSpec TensorMeta")
+    | _names(["torch.distributed.tensor._dtensor_spec"], "DTensorSpec TensorMeta ShardOrderEntry")
+    | _names(["torch.distributed.tensor"], "DTensor")
     | _names(["numpy", "numpy.core.multiarray", "numpy._core.multiarray"], _NUMPY_TYPES)
     | _names([f"{core}.multiarray" for core in _NUMPY_CORES], "_reconstruct scalar")
     | _names([f"{core}.numeric" for core in _NUMPY_CORES], "_frombuffer")
@@ -153,6 +154,7 @@ ALLOWED_CLASSES = (
     "torch.ao.quantization",
     "torch.distributed.checkpoint.metadata",
     "torch.distributed.checkpoint.planner",
+    "torch.distributed._mesh_layout",
     "torch.distributed.tensor.placement_types",
     "torch.distributed._tensor.placement_types",
     "torch.distributed._shard.sharded_tensor.metadata",

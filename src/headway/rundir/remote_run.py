@@ -271,8 +271,6 @@ class RemoteRun(StoredRun):
                 "Stop that process, or choose another directory"
             )
 
-    # The thread.
-
     def _work(self) -> None:
         wait = UPLOAD_SECONDS
         while True:
