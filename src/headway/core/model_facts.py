@@ -246,3 +246,15 @@ class SharedModuleFacts(TopicFacts):
     paths: Names
     count: Whole
     elements: Whole
+
+
+@dataclass(frozen=True)
+class TiedWeightsFacts(TopicFacts):
+    topic = "tied-weights"
+    copies: bool
+    asked: bool
+    parted: bool
+    """Whether they were one parameter before one of them was replaced."""
+    embedding: Text
+    output: Text
+    shape: Numbers

@@ -217,18 +217,6 @@ class WeightsLoadedFacts(TopicFacts):
     taken_step: Whole
 
 
-@dataclass(frozen=True)
-class TiedWeightsFacts(TopicFacts):
-    topic = "tied-weights"
-    copies: bool
-    asked: bool
-    parted: bool
-    """Whether they were one parameter before one of them was replaced."""
-    embedding: Text
-    output: Text
-    shape: Numbers
-
-
 UNUSED = "unused"
 """The `function` of a graph that no function cuts: the loss does not use what is computed."""
 
@@ -376,6 +364,7 @@ class MissedClipFacts(TopicFacts):
     stepped: Names
     times: Whole
     other_optimizer: bool
+    nothing: bool
     when: Text
 
 

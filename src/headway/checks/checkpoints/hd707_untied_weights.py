@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from headway.checks.checkpoint_tensors import CHECKPOINT, SavedCheckpoint
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Where
-from headway.core.optimizer_facts import TiedWeightsFacts
+from headway.core.model_facts import TiedWeightsFacts
 from headway.core.records import EventRecord, Header, SetupRecord, TensorRecord, record_at
 
 _OUTPUT = re.compile(
