@@ -53,8 +53,9 @@ class ClipMissesOptimizer(Check):
         count = facts.clipped_count
         if not facts.times:
             return
-        if not count:
+        if facts.nothing:
             yield self._nothing(record, facts)
+        if not count:
             return
         clipped, stepped = say_list(facts.clipped, 2), say_list(facts.stepped, 2)
         if facts.when:

@@ -129,7 +129,7 @@ class MissedClips(Observer):
         place = self.script.place()
         times = self._empty[str(place)] = self._empty.get(str(place), 0) + 1
         if times == ENOUGH:
-            facts: dict[str, Any] = {"clipped": [], "clipped_count": 0, "times": times}
+            facts: dict[str, Any] = {"nothing": True, "times": times}
             self.evidence.record(TOPIC, facts | ({} if place is None else {"place": place}))
 
     def _names(self, tensors: Sequence[Tensor]) -> list[str]:
