@@ -38,6 +38,8 @@ MAX_TRACED_REPORTS = 16
 """Origins that are reported without running the step again."""
 QUIET_STEPS = 200
 """Steps without another message about steps that cannot be run again."""
+MAX_WAITS = 5
+"""How often a rank waits for the explanation of another one."""
 OTHER_RANK_SECONDS = 3.0
 """How long a rank waits for the origin of a bad number that another one may have sent to it."""
 
@@ -83,6 +85,7 @@ class RerunResults:
         self._policy = policy
         self._notices = notices
         self._silent_until = 0
+        self._waits_left = MAX_WAITS
         self.found: list[Explanation] = []
         self.cures: list[AppliedRemedy] = []
         self.traced: dict[int, StepOrigins] = {}
@@ -212,7 +215,9 @@ class RerunResults:
         waits so long for it."""
         if self._host.agreement.count > 1 or not in_a_group():
             return False
-        notes = read_notes(f"origin/{missed.step}", seconds)
+        waits = min(self._waits_left, int(seconds > 0))
+        self._waits_left -= waits
+        notes = read_notes(f"origin/{missed.step}", seconds * waits)
         for rank, text in sorted(notes.items()):
             told = replace(Explanation.from_dict(json.loads(text)), rank=rank)
             self.found.append(told)

@@ -36,6 +36,7 @@ from headway.torch_adapters.process_groups.local_collectives import (
     local_collectives,
 )
 from headway.torch_adapters.process_groups.rank_group import find_replicas
+from headway.torch_adapters.process_groups.sharded_tensors import is_dtensor, is_flat
 from headway.torch_adapters.tensor_values import count_nonfinite
 
 
@@ -171,10 +172,13 @@ def _is_result(value: Tensor) -> bool:
 
 
 def _is_on_the_host(host: RerunHost) -> bool:
-    """A child cannot use a GPU, and memory that processes share is not its own."""
-    if not can_run_alone():
+    """A child cannot use a GPU, memory that processes share is not its own, and one rank does not
+    have the weights that are sharded over several."""
+    parameters = trained_parameters(host)
+    sharded = any(map(is_dtensor, parameters)) or any(map(is_flat, host.models))
+    if sharded or not can_run_alone():
         return False
-    return all(p.device.type == "cpu" and not p.is_shared() for p in trained_parameters(host))
+    return all(p.device.type == "cpu" and not p.is_shared() for p in parameters)
 
 
 def _try(host: RerunHost, origin: Origin, run: Callable[[], None]) -> Sequence[Trial]:
