@@ -334,6 +334,7 @@ class MissedClipFacts(TopicFacts):
     stepped: Names
     times: Whole
     other_optimizer: bool
+    nothing: bool
     when: Text
 
 
