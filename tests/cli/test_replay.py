@@ -306,6 +306,48 @@ def test_what_does_not_fit(
     assert "the end" not in result.stderr, "no script is let train"
 
 
+UNGUARDED = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.rand(40, 3) + 0.5
+x[26, 0] = 0.0  # the bad sample
+loader = DataLoader(TensorDataset(x, torch.rand(40, 1)), batch_size=8)
+model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = ((model(x.log()) - y) ** 2).mean()
+    loss.backward()
+    optimizer.step()
+print("the end")
+"""
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_of_its_own(shell: Shell, tmp_path: Path) -> None:
+    """Its loop reads a plain DataLoader, as under `headway run`, which captured the step."""
+    script = tmp_path / "train.py"
+    script.write_text(UNGUARDED)
+    command = [sys.executable, "-m", "headway", "run", "--out", "runs/first", "train.py"]
+    done = warm_python.run(command, cwd=tmp_path, timeout=120)
+    assert "the end" in done.stdout, done.stderr
+    again = shell(INCIDENT, cwd=tmp_path)
+    assert again.returncode == 1, again.stderr
+    assert again.stdout.startswith("reproduces: the loss is NaN")
+    assert "train.py:13" in again.stdout
+    assert "the end" not in again.stderr, "the script does not train"
+    script.write_text(UNGUARDED.replace("x.log()", "x.clamp_min(1e-6).log()"))
+    fixed = shell(INCIDENT, cwd=tmp_path)
+    assert fixed.returncode == 0, fixed.stderr
+    assert fixed.stdout.startswith("cured: loss ")
+    script.write_text(UNGUARDED.replace("in loader", "in list(loader)"))
+    unread = shell(INCIDENT, cwd=tmp_path)
+    assert unread.returncode == 2
+    assert "without a loop over guard(loader) or a DataLoader" in unread.stderr
+
+
 def test_a_script_that_is_gone(replay: Replay, broken: Path) -> None:
     broken.unlink()
     result = replay(INCIDENT)

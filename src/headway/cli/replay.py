@@ -119,9 +119,9 @@ def command(
     """Re-run a captured incident: exit 1 if it reproduces, 0 if it is cured.
 
     INCIDENT is a folder RUN/incidents/N-stepK. The recorded script runs up to its loop over
-    guard(loader), or up to the first step of its Trainer. There it gets the captured batch, weights
-    and random state. No weight changes and nothing is written to the run. ARGS replace the recorded
-    arguments of the script.
+    guard(loader), up to the first step of its Trainer, or until it reads its DataLoader after the
+    first step. There it gets the captured batch, weights and random state. No weight changes and
+    nothing is written to the run. ARGS replace the recorded arguments of the script.
 
     \b
     Exit codes: 0 cured, 1 reproduces, 2 usage error or no answer possible,
@@ -185,9 +185,9 @@ def _require_verdict(done: ReplayCommandResult) -> None:
         return
     if done.rehearsed is None:
         raise UsageError(
-            f"{done.how} ended without a loop over guard(loader) and without a Trainer of "
-            "transformers or Lightning, so the captured batch was not used; use --call for any "
-            "other step"
+            f"{done.how} ended before it used the captured batch: that needs a loop over "
+            "guard(loader) or a DataLoader, or a Trainer of transformers or Lightning. Use --call "
+            "for any other step"
         )
     if done.rehearsed.outcome.error is not None:
         raise UsageError(done.rehearsed.said)
@@ -220,6 +220,7 @@ def _script(capsule: IncidentFolder, given: Path | None, args: tuple[str, ...]) 
 
 def _run(capsule: IncidentFolder, script: Script) -> ReplayCommandResult:
     from headway.cli.script_command import run_catching, stdout_to_stderr
+    from headway.guard.script.guarded_run import replay_script
     from headway.integrations.automatic import run_with_callbacks
     from headway.rerun import in_script
 
@@ -232,7 +233,7 @@ def _run(capsule: IncidentFolder, script: Script) -> ReplayCommandResult:
     in_script.request_rerun(capsule, leave)
     try:
         with stdout_to_stderr():
-            crash = run_catching(lambda: run_with_callbacks(script.run))
+            crash = run_catching(lambda: replay_script(lambda: run_with_callbacks(script.run)))
         seen = outcomes[0] if outcomes else in_script.rerun_result()
     finally:
         in_script.withdraw_request()

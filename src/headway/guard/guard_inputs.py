@@ -102,6 +102,12 @@ def claim_optimizers(
             notices.once("fuse", f"{type(item).__name__} cannot be fused here; unchanged")
 
 
+def has_guard(optimizer: Optimizer) -> bool:
+    """Whether a guard watches this optimizer."""
+    known = _guards.get(optimizer)
+    return known is not None and known() is not None
+
+
 def release_optimizers(optimizers: Sequence[Optimizer]) -> None:
     """A guard closes."""
     for item in optimizers:

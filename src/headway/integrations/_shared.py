@@ -15,6 +15,7 @@ from headway.guard.guard import Guard
 from headway.guard.script.launcher import active_launcher
 from headway.guard.script.script_guard import ScriptGuard
 from headway.output.notices import Notices
+from headway.rerun import in_script
 from headway.torch_adapters.saved_state import ObjectSnapshot
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def open_guard(
 ) -> Guard | None:
     """A guard for the loop of a framework; under `headway run` and `check`, one that writes their
     record. None: none could be created there, which is reported at the end."""
-    launch = active_launcher()
+    launch = None if in_script.is_requested() else active_launcher()
     if launch is None:
         return Guard(model, list(optimizers), **options)
     if options.get("run_dir") is not None:

@@ -1,9 +1,10 @@
 """Runs a captured incident again in the user's own loop, instead of training.
 
 `headway replay` sets the request before it runs the script. The first loop over `guard(loader)`
-then gets the captured batch: weights, buffers, scaler and random numbers are restored, no optimizer
-updates anything, and the outcome goes to `done`, which leaves the script. If a framework has the
-loop, its adapter provides a function that runs a step, and that is called instead.
+then gets the captured batch; a loop over a plain DataLoader gets it after its first step. Weights,
+buffers, scaler and random numbers are restored, no optimizer updates anything, and the outcome goes
+to `done`, which leaves the script. If a framework has the loop, its adapter provides a function
+that runs a step, and that is called instead.
 """
 
 from __future__ import annotations
@@ -129,8 +130,8 @@ def refuse_training_step() -> None:
     pending.steps += 1
     if pending.steps > WARM_UP:
         refuse_rerun(
-            "the script trains without a loop over guard(loader), which receives the captured "
-            "batch, and was stopped after a few steps. Use guard(loader), or --call"
+            "the script trains without a loop over guard(loader) or a DataLoader, which receives "
+            "the captured batch, and was stopped after a few steps. Use guard(loader), or --call"
         )
 
 

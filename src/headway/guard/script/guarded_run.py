@@ -9,11 +9,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+from torch.optim import Optimizer
+
 from headway.config import Settings
 from headway.core.records import Record
 from headway.guard.endings.failure import find_exit_status
 from headway.guard.endings.fatal_stack import write_crash_stack
-from headway.guard.guard_inputs import attach_notifier
+from headway.guard.guard_inputs import attach_notifier, has_guard
+from headway.guard.recovery.snapshots import Snapshots
 from headway.guard.script.launcher import ScriptLauncher
 from headway.guard.script.step_limits import children_seconds
 from headway.policy import Action, Policy
@@ -247,3 +251,27 @@ def run_guarded(
         status=status,
         unreached=unguarded,
     )
+
+
+class _ReplayLauncher(ScriptLauncher):
+    """Guards a script only if it has no guard of its own."""
+
+    def _create_guard(
+        self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], **options: Any
+    ) -> None:
+        if any(map(has_guard, optimizers)):
+            self.unwatched = True
+        else:
+            super()._create_guard(models, optimizers, **options)
+
+
+def replay_script(work: Callable[[], Any]) -> None:
+    """Run a script until the captured incident was replayed in it. In a loop over a plain
+    DataLoader, the captured batch comes after the first step."""
+    plan = Snapshots(every=0, on_disk=0, on_signal=False)
+    with _ReplayLauncher(settings=Settings(), policy=Policy(), snapshots=plan) as launch:
+        try:
+            work()
+        finally:
+            if launch.guard is not None:
+                launch.guard.retire()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, TypeAlias
 
@@ -23,6 +23,7 @@ from headway.guard.measure.sampling import SamplingPlan
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.snapshots import Snapshots
 from headway.guard.step_hooks import NoMissingSteps
+from headway.rerun import in_script
 from headway.rerun.by_call import BuildStep, rerun_call
 from headway.rerun.protocol import RerunMoment
 from headway.rerun.recorded_batch import BatchOrigin
@@ -75,6 +76,8 @@ class ScriptGuard(Guard):
         tracer.use_host(self._session)
         self._drawn: deque[tuple[frozenset[int], BatchOrigin]] = deque(maxlen=MAX_READ_AHEAD)
         """The memory of batches that loaders have handed to a framework, and their origins."""
+        self._template: tuple[Any, ...] = ()
+        """For the replay of a captured incident: a batch of the script's own loader."""
         self.models = tuple(models)
         self.optimizers = tuple(optimizers)
 
@@ -98,6 +101,8 @@ class ScriptGuard(Guard):
         self, batch: Any, waited: float, origin: BatchOrigin | None, *, reported: bool
     ) -> None:
         """A loader hands out a batch; `reported`: a framework reports it when it is used."""
+        if in_script.is_requested():
+            self._template = (batch,)
         if not reported:
             self.saw_batch(batch, waited, origin)
         elif origin is not None:
@@ -121,6 +126,17 @@ class ScriptGuard(Guard):
         # the memory of those before it may have been used again.
         found = (origin for drawn, origin in reversed(self._drawn) if drawn & used)
         return next(found, None)
+
+    @property
+    def rerun_pending(self) -> bool:
+        """Whether a bad step waits to be run again, or a captured one is to be replayed."""
+        return in_script.is_requested() or super().rerun_pending
+
+    def rerun_in_loop(self, frame: FrameType | None) -> Iterator[Any]:
+        """See `Guard.rerun_in_loop`; a captured step is replayed instead of the next one."""
+        if in_script.is_requested():
+            return in_script.rerun_in_loop(self, self._template)
+        return super().rerun_in_loop(frame)
 
     def rerun_last_step(self, frame: FrameType | None) -> None:
         """No step will follow: explain the last, if it was bad, while its loop is there."""
