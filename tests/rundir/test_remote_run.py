@@ -20,7 +20,7 @@ from headway.core.signals import Signal
 from headway.errors import FrameworkMissing, RunDirInUse, UnreadableInput
 from headway.rundir import remote_run
 from headway.rundir.remote_run import RemoteRun, fetch_run
-from headway.rundir.run_files import is_url, local_path
+from headway.rundir.run_files import input_path, is_url, local_path
 from headway.rundir.run_lock import LOCK_FILE
 from headway.rundir.run_reader import RunDir
 from headway.rundir.writer import RunDirWriter
@@ -282,4 +282,4 @@ def test_whatever_a_store_raises_is_a_message(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("text", ["a\0b", "x" * 5000, "a/" * 3000])
 def test_what_can_be_no_path_is_a_message(text: str) -> None:
     with pytest.raises(UnreadableInput, match="is not a path"):
-        local_path(text)
+        input_path(text)

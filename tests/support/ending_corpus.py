@@ -61,7 +61,7 @@ def blind_endings() -> list[dict[str, Any]]:
     """The scripts of the blind sets, with the expectations that were wrong corrected."""
     return [
         {**entry, **entry.get("corrected", {}), "set": name}
-        for name in ("blind_endings", "blind_endings_2", "blind_endings_3", "blind_endings_4")
+        for name in ("blind_endings", *(f"blind_endings_{number}" for number in range(2, 6)))
         for entry in json.loads((FOLDER.parent / name / "cases.json").read_text(encoding="utf-8"))
     ]
 

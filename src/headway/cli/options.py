@@ -34,11 +34,11 @@ class RunPath(click.Path):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         from headway.rundir.remote_run import fetch_run
-        from headway.rundir.run_files import is_url, local_path
+        from headway.rundir.run_files import input_path, is_url
 
         if is_url(value):
             return value if self._written else fetch_run(value)
-        return super().convert(local_path(value), param, ctx)
+        return super().convert(input_path(value), param, ctx)
 
 
 def output_format(*choices: str) -> Callable[[Command], Command]:

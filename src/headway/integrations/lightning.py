@@ -34,6 +34,7 @@ from headway.integrations._shared import (
     replace_attributes,
 )
 from headway.output.notices import Notices
+from headway.torch_adapters.loaders.batch_fetching import before_lightning_transfer
 
 NAMES = ("lightning.pytorch", "pytorch_lightning")
 """Two packages with separate classes; the one that is already imported is in use."""
@@ -136,7 +137,7 @@ class HeadwayCallback(Callback):
 def _finish_batch(trainer: Any, batch: Any) -> Any:
     """What the fit does to a batch of its loader, hooks of the module and the data included."""
     batch = trainer.precision_plugin.convert_input(batch)
-    batch = trainer.lightning_module._on_before_batch_transfer(batch, dataloader_idx=0)
+    batch = before_lightning_transfer(trainer.lightning_module, batch)
     return trainer.strategy.batch_to_device(batch, dataloader_idx=0)
 
 

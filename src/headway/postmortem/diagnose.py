@@ -29,7 +29,7 @@ from headway.postmortem.run_summary import (
 from headway.report import Report
 from headway.rundir import run_reader
 from headway.rundir.remote_run import fetch_run
-from headway.rundir.run_files import is_url, local_path
+from headway.rundir.run_files import input_path, is_url
 
 if TYPE_CHECKING:
     from headway.logs.log_folders import RunLogs
@@ -57,7 +57,7 @@ def diagnose(path: str | Path, *, settings: Settings | None = None) -> Report:
     `path` is a log, a checkpoint, or a folder of them. Raises `UnreadableInput` when there is
     nothing in it that can be read.
     """
-    place = fetch_run(path) if is_url(path) else local_path(path)
+    place = fetch_run(path) if is_url(path) else input_path(path)
     report = _report(place, settings)
     # Checkpoints alone have no steps.
     has_log = not report.sources or any("clean" not in source for source in report.sources)

@@ -33,7 +33,7 @@ from headway.errors import UnreadableInput
 from headway.postmortem.run_settings import settings_beside
 from headway.report import Report
 from headway.rundir.remote_run import fetch_run
-from headway.rundir.run_files import is_url, local_path
+from headway.rundir.run_files import input_path, is_url
 
 if TYPE_CHECKING:
     from headway.checkpoints.checkpoint_info import Checkpoint
@@ -199,7 +199,7 @@ def scan(
     from headway.checkpoints.folder_access import scanning
 
     paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-    given = [fetch_run(item) if is_url(item) else local_path(item) for item in paths]
+    given = [fetch_run(item) if is_url(item) else input_path(item) for item in paths]
     with scanning(given) as left_out:
         found = [one for item in given for one in checkpoints_at(item, left_out)]
         return scan_paths(list(dict.fromkeys(found)), settings, progress=progress, links=left_out)

@@ -31,7 +31,12 @@ def is_url(path: str | os.PathLike[str]) -> TypeGuard[str]:
 
 def local_path(path: str | os.PathLike[str]) -> Path:
     """A local path, also from a file:// URL."""
-    text = str(path).removeprefix("file://")
+    return Path(str(path).removeprefix("file://"))
+
+
+def input_path(path: str | os.PathLike[str]) -> Path:
+    """The same, of something to read. Raises UnreadableInput for what no file can be called."""
+    text = str(local_path(path))
     if "\0" in text or len(text) > 4095 or max(map(len, os.fsencode(text).split(b"/"))) > 255:
         raise UnreadableInput(f"{text[:99]!r} is not a path: it is too long or has a zero byte")
     return Path(text)

@@ -166,3 +166,10 @@ class BatchRecipe:
         with suppress(StopIteration):
             while True:
                 yield fetcher.fetch(range(self.size or 1) if self.batched else None)
+
+
+def before_lightning_transfer(module: Any, batch: Any) -> Any:
+    """A batch after the hook that Lightning calls before it moves the batch to the device."""
+    # The private method knows whether the data module or the module itself has the hook.
+    hook = getattr(module, "_on_before_batch_transfer", None) or module.on_before_batch_transfer
+    return hook(batch, dataloader_idx=0)
