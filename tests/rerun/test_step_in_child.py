@@ -20,8 +20,11 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and 
 
 
 def find(work: Callable[[], Any], code: str) -> Finding:
-    gc.collect()  # models of an earlier check
-    report = run_check(work, max_steps=5).report
+    gc.freeze()  # models and optimizers that earlier tests left alive are not the script's
+    try:
+        report = run_check(work, max_steps=5).report
+    finally:
+        gc.unfreeze()
     return next(item for item in report.findings if item.code == code)
 
 
