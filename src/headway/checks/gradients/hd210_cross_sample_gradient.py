@@ -84,7 +84,10 @@ def _remedies(op: str | None) -> Iterable[str]:
     if op in ("view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"):
         yield f"`{op}` does not swap axes: use `transpose` or `permute` there."
     elif op in ("lstm", "gru", "rnn_tanh", "rnn_relu", "multi_head_attention_forward"):
-        yield "Pass `batch_first=True` to the layer: it treats the first axis as time."
+        yield (
+            "If the first axis of its input holds the samples, pass `batch_first=True` to the "
+            "layer: it treats that axis as time."
+        )
     elif op in ("softmax", "log_softmax", "mean", "sum", "cumsum", "normalize"):
         yield f"`{op}` runs over the samples there: pass the intended axis."
     yield "Keep the samples on an axis of their own from input to output."
