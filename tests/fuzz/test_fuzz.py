@@ -11,7 +11,7 @@ from support.long_runs import length
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from run import PEAK_MEGABYTES, fuzz  # type: ignore[import-not-found]
 
-CHECKPOINT_FORMATS = 10
+CHECKPOINT_FORMATS = 12
 
 
 def fuzzed(count: int, seed: int, kept: Path) -> None:
