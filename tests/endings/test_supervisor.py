@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support import warm_python
+from support.signals import default_interrupt
 
 from headway.postmortem.diagnose import diagnose
 from headway.rundir.heartbeat import read_heartbeat
@@ -189,7 +190,11 @@ def test_a_script_that_always_fails_is_given_up(script: Path) -> None:
 @pytest.fixture
 def waiting(script: Path) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
-        command(script, "wait"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command(script, "wait"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=default_interrupt,
     ) as process:
         assert process.stdout is not None
         while "waiting" not in process.stdout.readline():
@@ -234,6 +239,7 @@ def test_a_suspended_run_continues_and_gets_a_signal_once(script: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=default_interrupt,
     ) as process:
         assert process.stderr is not None
         while "waiting" not in process.stderr.readline():
