@@ -224,7 +224,7 @@ def waits(count: int, longer_by: float) -> Iterator[Batch]:
 
 
 def timed_training(count: int, longer_by: float) -> Guard:
-    """Ends as soon as something is found: a busy machine blurs a trend, and it takes longer."""
+    """Ends as soon as HD804 is found: a busy machine blurs a trend, and it takes longer."""
     model = make_net()
     optimizer = SGD(model.parameters(), lr=1e-2)
     with Guard(model, optimizer) as guard:
@@ -232,7 +232,7 @@ def timed_training(count: int, longer_by: float) -> Guard:
             squared_error(model, batch).backward()
             optimizer.step()
             optimizer.zero_grad()
-            if guard.findings:
+            if any(finding.code == "HD804" for finding in guard.findings):
                 break
     return guard
 
