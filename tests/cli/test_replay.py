@@ -321,6 +321,8 @@ for x, y in loader:
     loss = ((model(x.log()) - y) ** 2).mean()
     loss.backward()
     optimizer.step()
+    with torch.no_grad():  # an evaluation after each step
+        [model(x) for x, y in DataLoader(loader.dataset, batch_size=20)]
 print("the end")
 """
 

@@ -219,7 +219,7 @@ class StepHooks:
             self._recovery.preemption.asked = None
         try:
             theirs(number, None)
-        except BaseException:
+        except BaseException:  # raised by the script's handler to end the run
             self._recovery.interrupted(number, saved=any(saved))
             self.close()
             raise

@@ -65,7 +65,7 @@ def _ask_child(explain: Callable[[], Explanation | None]) -> Explanation | None:
     def answer() -> bytes:
         try:
             found = explain()
-        except Exception:
+        except Exception:  # logged by the parent
             return json.dumps({"failed": traceback.format_exc()}).encode()
         return b"" if found is None else json.dumps(found.to_dict()).encode()
 

@@ -130,7 +130,9 @@ class ScriptGuard(Guard):
     @property
     def rerun_pending(self) -> bool:
         """Whether a bad step waits to be run again, or a captured one is to be replayed."""
-        return in_script.is_requested() or super().rerun_pending
+        if in_script.is_requested():
+            return torch.is_grad_enabled()  # not in the loop of an evaluation
+        return super().rerun_pending
 
     def rerun_in_loop(self, frame: FrameType | None) -> Iterator[Any]:
         """See `Guard.rerun_in_loop`; a captured step is replayed instead of the next one."""
